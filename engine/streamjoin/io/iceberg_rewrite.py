@@ -20,18 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
+from streamjoin.io.iceberg_files import data_file
 from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
 ATTEMPTS = 20
@@ -206,23 +201,7 @@ def _written(table: Table, tasks: Sequence[FileScanTask], path: str, compression
     expected = sum(task.file.record_count for task in tasks)
     if rows != expected:
         raise RewriteError(f"{len(tasks)} files have {rows} rows, and their manifests say {expected}")
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=footers[0],
-        stats_columns=compute_statistics_plan(schema, table.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(schema),
-    )
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=tasks[0].file.partition,
-        file_size_in_bytes=len(output),
-        sort_order_id=None,
-        spec_id=table.metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **statistics.to_serialized_dict(),
-    )
+    return data_file(table, path, len(output), tasks[0].file.partition, footers[0])
 
 
 class _Pending:

@@ -33,8 +33,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     TooManyRequestsError,
 )
-from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
@@ -59,6 +58,7 @@ from pyiceberg.types import (
 
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.compacting import Compactor
+from streamjoin.io.iceberg_files import data_file
 from streamjoin.io.iceberg_rewrite import rewrite, small_files
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.references import resolved
@@ -193,26 +193,10 @@ class IcebergTable:
                     snapshot.append_data_file(self._data_file(table, each, footer))
 
     def _data_file(self, table: Table, staged: Staged, footer: pq.FileMetaData) -> DataFile:
-        schema = table.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=footer,
-            stats_columns=compute_statistics_plan(schema, table.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
-        )
         values = json.loads(staged.text)["partition"]
         fields = [self._files.stored.field(name) for name in self._files.partition_by]
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=self._path(staged),
-            file_format=FileFormat.PARQUET,
-            partition=Record(*(_partition_value(values[field.name], field.type) for field in fields)),
-            file_size_in_bytes=staged.nbytes,
-            sort_order_id=None,
-            spec_id=table.metadata.default_spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
+        partition = Record(*(_partition_value(values[field.name], field.type) for field in fields))
+        return data_file(table, self._path(staged), staged.nbytes, partition, footer)
 
     def _path(self, staged: Staged) -> str:
         root = self._root if is_url(self._root) else f"file://{os.path.abspath(self._root)}"
