@@ -1,17 +1,16 @@
 """How many of its many like cases a test runs: a share of them; with ``STREAMJOIN_CASES=all`` all (``make test-all``, each night).
 
-The share is the same in every run. Where the cases are enumerated, it is spread evenly over them (:func:`some`), or over a product such
-that each value of each of its factors occurs (:func:`some_of_product`). Where they are drawn at random, by a seed each, it is the first of
-the seeds (:func:`how_many`); ``STREAMJOIN_CASES=1000`` asks for so many of these, and leaves the others as they are.
+The share is the same in every run. Where the cases are enumerated, it is spread evenly over them (:func:`some`). Where they are drawn at
+random, by a seed each, it is the first of the seeds (:func:`how_many`); ``STREAMJOIN_CASES=1000`` asks for so many of these, and leaves
+the others as they are.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Case = TypeVar("Case")
 
@@ -29,19 +28,6 @@ def some(cases: Iterable[Case], *, of: int, since: int = 0) -> list[Case]:
     """
     every = list(cases)
     return every if ALL else every[since % of :: of]
-
-
-def some_of_product(*factors: Sequence[Any], of: int) -> list[tuple[Any, ...]]:
-    """About one in ``of`` of the tuples of the product; or all of them.
-
-    Taken along the diagonals: those whose numbers in their factors have a sum that ``of`` divides. ValueError: a value would never occur.
-    """
-    numbered = [list(enumerate(factor)) for factor in factors]
-    chosen = [each for each in itertools.product(*numbered) if ALL or sum(number for number, _ in each) % of == 0]
-    for place, factor in enumerate(numbered):
-        if len({each[place][0] for each in chosen}) < len(factor):
-            raise ValueError(f"one in {of} of {[len(each) for each in factors]} values would leave out a value; take more of them")
-    return [tuple(value for _, value in each) for each in chosen]
 
 
 def in_turn(ways: Sequence[Case], test: str, number: int) -> Sequence[Case]:

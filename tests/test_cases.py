@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -25,16 +24,6 @@ def test_shares_of_the_same_cases_are_all_of_them_together() -> None:
     assert cases.some(range(10), of=3, since=4) == shares[1]
 
 
-def test_each_value_of_each_factor_occurs_in_a_share_of_a_product() -> None:
-    factors = [list("abcd"), [1, 2, 3], [True, False]]
-    chosen = cases.some_of_product(*factors, of=3)
-    assert len(chosen) == 8
-    assert set(chosen) < set(itertools.product(*factors))
-    assert [set(column) for column in zip(*chosen, strict=True)] == [set(factor) for factor in factors]
-    with pytest.raises(ValueError, match="would leave out a value"):
-        cases.some_of_product([1, 2, 3], of=2)
-
-
 def test_ways_take_turns() -> None:
     ways = [cases.in_turn("xyz", "test", number) for number in range(6)]
     assert ways[:3] == ways[3:]
@@ -50,7 +39,6 @@ def test_all_cases_can_be_asked_for_or_a_number_of_them(monkeypatch: pytest.Monk
     monkeypatch.setattr(cases, "ALL", True)
     assert cases.how_many(240, of=3) == 240
     assert cases.some(range(3), of=2) == [0, 1, 2]
-    assert len(cases.some_of_product("ab", "cd", of=2)) == 4
     assert cases.in_turn("xyz", "test", 0) == "xyz"
 
 

@@ -342,25 +342,25 @@ def test_files_that_are_gone_are_forgotten_but_not_for_one_wrong_listing(monkeyp
     assert [store.load(position).get(name) for name in (everything[0], everything[50])] == [0, 5]
 
 
-def test_an_old_file_that_grows_is_found_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "RECHECKED", 5)
-    monkeypatch.setattr(files, "RECHECKED_A_SECOND", 0)
+def fifty_read(root: Path, monkeypatch: pytest.MonkeyPatch, *, rechecked: int, a_second: int) -> tuple[FilesSource, Position]:
+    """A source that has read fifty files, of which each plan looks at so many again, and that many more for each second."""
+    monkeypatch.setattr(files, "RECHECKED", rechecked)
+    monkeypatch.setattr(files, "RECHECKED_A_SECOND", a_second)
     for number in range(50):
-        put(tmp_path / f"{number}.json", ids(number))
-    source = make(tmp_path, "json")
-    _, position = drain(source)
+        put(root / f"{number}.json", ids(number))
+    source = make(root, "json")
+    return source, drain(source)[1]
+
+
+def test_an_old_file_that_grows_is_found_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, position = fifty_read(tmp_path, monkeypatch, rechecked=5, a_second=0)
     put(tmp_path / "7.json", ids(700), NOW + 1000, mode="a")
     assert drain(source, position, now=NOW + 1000)[0] == [700]
     assert drain(make(tmp_path, "json"), position, now=NOW + 1000)[0] == [700]
 
 
 def test_so_many_files_are_looked_at_again_as_time_has_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "RECHECKED", 1)
-    monkeypatch.setattr(files, "RECHECKED_A_SECOND", 1)
-    for number in range(50):
-        put(tmp_path / f"{number}.json", ids(number))
-    source = make(tmp_path, "json")
-    _, position = drain(source)
+    source, position = fifty_read(tmp_path, monkeypatch, rechecked=1, a_second=1)
     later = NOW + 1000
     assert source.plan(position, 100, later).exhausted  # none has changed
     put(tmp_path / "7.json", ids(700), later, mode="a")

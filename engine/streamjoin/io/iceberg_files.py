@@ -1,12 +1,34 @@
-"""What an Iceberg table's manifests say of a data file that is written here."""
+"""What appending to an Iceberg table and rewriting its files share: transactions, what manifests say of a data file, and flushes."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.typedef import Record
+
+from streamjoin.location import place
+from streamjoin.state import durable
+
+
+def transaction_once(table: Table) -> Transaction:
+    """A transaction that fails at a conflict. PyIceberg would itself begin again, without asking what has come in between."""
+    once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    return table.transaction()
+
+
+def flush(paths: Iterable[str]) -> None:
+    """Those of these files that are on this machine survive a power loss from now on."""
+    for path in paths:
+        if path.startswith(("/", "file:")):
+            with contextlib.suppress(FileNotFoundError):
+                durable.flush_file(Path(place(path)))
 
 
 def data_file(table: Table, path: str, nbytes: int, partition: Record, footer: pq.FileMetaData) -> DataFile:

@@ -22,11 +22,11 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table import FileScanTask, Table, TableProperties
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from streamjoin.io.iceberg_files import data_file
+from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
 ATTEMPTS = 20
@@ -88,10 +88,7 @@ def rewrite(
 
 def _replace(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
     """One snapshot without the old files and with the new ones."""
-    # NB: PyIceberg would itself begin again after a conflict, without asking what has come in between.
-    once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": once})
-    with table.transaction() as transaction, _Replacing(Operation.REPLACE, transaction, table.io) as snapshot:
+    with transaction_once(table) as transaction, _Replacing(Operation.REPLACE, transaction, table.io) as snapshot:
         for file in old:
             snapshot.delete_data_file(file)
         for file in new:
@@ -201,6 +198,7 @@ def _written(table: Table, tasks: Sequence[FileScanTask], path: str, compression
     expected = sum(task.file.record_count for task in tasks)
     if rows != expected:
         raise RewriteError(f"{len(tasks)} files have {rows} rows, and their manifests say {expected}")
+    flush([path])
     return data_file(table, path, len(output), tasks[0].file.partition, footers[0])
 
 

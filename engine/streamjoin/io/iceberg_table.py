@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +32,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     TooManyRequestsError,
 )
-from pyiceberg.manifest import DataFile, ManifestEntryStatus
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -58,13 +56,12 @@ from pyiceberg.types import (
 
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.compacting import Compactor
-from streamjoin.io.iceberg_files import data_file
+from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.iceberg_rewrite import rewrite, small_files
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
 from streamjoin.location import is_url, place
-from streamjoin.state import durable
 
 _log = logging.getLogger(__name__)
 
@@ -178,12 +175,9 @@ class IcebergTable:
             _log.warning("%s: could not be compacted (%s)", self.config.table, _brief(error))
 
     def _append(self, table: Table, publication: Publication, staged: Sequence[Staged], footers: Sequence[pq.FileMetaData]) -> None:
-        # NB: PyIceberg would itself begin again after a conflict, without asking whether the publication is there by then.
-        once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": once})
         number = str(publication.number)
         summary = {f"{PROPERTY}query": self.config.query, f"{PROPERTY}checkpoint": publication.identity, f"{PROPERTY}publication": number}
-        with table.transaction() as transaction:
+        with transaction_once(table) as transaction:
             if table.metadata.name_mapping() is None:  # files have names for their columns, and no identifiers
                 mapping = table.schema().name_mapping.model_dump_json()
                 transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
@@ -258,15 +252,8 @@ class IcebergTable:
         paths = [table.metadata_location]
         if snapshot is not None:
             paths.append(snapshot.manifest_list)
-            added = [file for file in snapshot.manifests(table.io) if file.added_snapshot_id == snapshot.snapshot_id]
-            paths += [file.manifest_path for file in added]
-            if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:  # others are flushed when they are staged
-                entries = (entry for file in added for entry in file.fetch_manifest_entry(table.io))
-                paths += [entry.data_file.file_path for entry in entries if entry.status is ManifestEntryStatus.ADDED]
-        for path in paths:
-            if path.startswith(("/", "file:")):
-                with contextlib.suppress(FileNotFoundError):
-                    durable.flush_file(Path(place(path)))
+            paths += [file.manifest_path for file in snapshot.manifests(table.io) if file.added_snapshot_id == snapshot.snapshot_id]
+        flush(paths)
 
     def _explained(self, what: str) -> contextlib.AbstractContextManager[None]:
         return explained(self.config.table, what, SinkError)
