@@ -644,8 +644,8 @@ CASES = [
         "an anti join among others, and shedding",
         "  scheme: {model: adsp}\n",
         ANOTHER.replace("name: other", "name: other\n      type: anti"),
-        'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would come as'
-        ' one without a match; set "off"',
+        'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would be given'
+        ' as one that has no match; set "off"',
     ),
     bad(
         "two joins with one directory for their results",
@@ -1471,8 +1471,8 @@ CASES = [
         "an anti join that sheds",
         "    - name: match\n",
         "    - name: match\n      type: anti\n",
-        'spec.shedding.model: "linear" would make the results of spec.joins[0].type anti wrong: a tuple whose match was shed would come as'
-        ' one without a match; set "off"',
+        'spec.shedding.model: "linear" would make the results of spec.joins[0].type anti wrong: a tuple whose match was shed would be given'
+        ' as one that has no match; set "off"',
         also=(
             'select: ["orders.id AS order_id", "payments.id AS payment_id"]\n        where: "orders.id <> payments.id"',
             'select: ["orders.id AS order_id"]',

@@ -624,7 +624,7 @@ def _of_results(field: str, text: str, expression: Expression, join: model.Join,
 def _shedding(field: str, join: model.Join, manifest: Manifest) -> Check:
     shedding = manifest.spec.shedding.model
     if join.type == "anti" and shedding != "off":
-        message = f"would make the results of {field}.type anti wrong: a tuple whose match was shed would come as one without a match"
+        message = f"would make the results of {field}.type anti wrong: a tuple whose match was shed would be given as one that has no match"
         yield Problem("spec.shedding.model", shedding, f'{message}; set "off"')
 
 
