@@ -34,7 +34,7 @@ ACCEPTED: dict[str, str] = {
     "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,
     "spec.workers.capacityTuples: default 2000000 became None": "it is the same without one, unless capacity is given, which excludes it",
     "names.categories: all is gone": "kubectl delete all --all took joins along",
-    "spec: rule: shedding would make the results of an anti join wrong: a tuple whose match was shed would be given as one that has no match; set shedding.model to off": (
+    "spec: rule: shedding makes results of anti joins wrong: a tuple whose match was shed seems to have none; set shedding.model to off": (
         NEW_FIELD
     ),
     "spec: rule: snapshots that end by punctuation need streams[].punctuation of every stream; give when and id": NEW_FIELD,

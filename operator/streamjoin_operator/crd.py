@@ -365,7 +365,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",
-            "shedding would make the results of an anti join wrong: a tuple whose match was shed would be given as one that has no match; set shedding.model to off",
+            "shedding makes results of anti joins wrong: a tuple whose match was shed seems to have none; set shedding.model to off",
             field="shedding",
         ),
         Rule(
