@@ -42,7 +42,7 @@ OF_AN_EPOCH = (
     ),
     Invariant(
         "Everything that a commit names is durable before the commit. Nobody reads a file that no commit names.",
-        ("epoch.join:Joined.report", "epoch.writes:Writes.wait"),
+        ("epoch.joined:Joined.report", "epoch.writes:Writes.wait"),
         ("test_power:test_the_power_may_be_lost_at_any_call", "test_crashes:test_a_task_may_die_after_it_staged_its_runs"),
     ),
     Invariant(
@@ -72,7 +72,7 @@ OF_AN_EPOCH = (
     ),
     Invariant(
         "All results that a commit staged become visible once, before the next commit.",
-        ("epoch.driver:Driver._publish",),
+        ("epoch.commits:Commits.publish",),
         ("test_crashes:test_the_driver_may_die_at_any_step_of_any_epoch",),
     ),
     Invariant(
@@ -157,8 +157,8 @@ KILLED_BY = "test_invariants:test_a_driver_may_die_at_each_step"
 
 def steps_of_the_driver() -> set[str]:
     """The names that the driver's code gives to its steps."""
-    tree = ast.parse((ROOT / "engine/streamjoin/epoch/driver.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    trees = [ast.parse((ROOT / f"engine/streamjoin/epoch/{name}.py").read_text()) for name in ("driver", "commits")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     entered = [call.args[0] for call in calls if call.func.attr == "_enter"]  # type: ignore[attr-defined]
     return {part.value for name in entered for part in ast.walk(name) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 

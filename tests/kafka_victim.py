@@ -42,7 +42,7 @@ def main(root: Path, moment: str) -> None:
         if driver.checkpoint.epoch == EPOCH - 1 and step == "commit" and moment == "staged":
             kill()
         if driver.checkpoint.epoch == EPOCH and step == "publish" and moment == "half-sent":
-            for sink in driver._sink.by_join.values():
+            for sink in driver._commits.sink.by_join.values():
                 sink.__class__ = DyingSink
 
     driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner(), at=at)

@@ -22,7 +22,8 @@ from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.autoscaler import Autoscaler, Elastic
 from streamjoin.serve.decisions import PATH, LedgerWriter, load_ledger

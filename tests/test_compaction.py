@@ -156,7 +156,7 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
     while driver.checkpoint.generation == before:
         step(driver)
     with monkeypatch.context() as broken:
-        broken.setattr("streamjoin.epoch.join.load_all", unreadable)
+        broken.setattr("streamjoin.epoch.tiering.load_all", unreadable)
         step(driver)
         result = driver.step()
         assert result is not None

@@ -757,7 +757,8 @@ def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> N
     for name in join.topics[:2]:
         broker.add_partitions(name, 3)
     join.partitions = 3
-    wait_for(lambda: len(driver._sources[0].plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3, "the partitions")
+    source = driver._commits.sources[0]
+    wait_for(lambda: len(source.plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3, "the partitions")
     join.feed(50)
     finish(driver)
     assert join.found() == (join.expected(), 0)

@@ -32,7 +32,7 @@ from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.io.base import Traffic
 from streamjoin.job import Job
 from streamjoin.manifest.sinks import KafkaSink
@@ -601,7 +601,7 @@ def test_storage_requests_that_were_repeated_are_counted_whatever_became_of_thei
         nonlocal repeated
         repeated += times
 
-    for module in ("state.storage", "epoch.driver", "epoch.join", "epoch.route", "serve.watch"):
+    for module in ("state.storage", "epoch.driver", "epoch.joined", "epoch.route", "serve.watch"):
         monkeypatch.setattr(f"streamjoin.{module}.retries", lambda: repeated)
     run = Run(tmp_path)
     at = {"claim": lambda: repeat(2), "plan": lambda: repeat(3)}

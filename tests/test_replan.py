@@ -29,7 +29,8 @@ from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.replan import PlanRefused
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.capacity import Capacity

@@ -143,9 +143,9 @@ def stopped_at(step: str, tmp_path: Path, blocked: Blocked, inputs: tuple[Input,
     driver.step()
     second.set()
     if step == "publish":
-        driver._sink = Clogged(driver._sink, "publish", blocked)
+        driver._commits.sink = Clogged(driver._commits.sink, "publish", blocked)
     if step == "plan":
-        driver._sources = (Clogged(driver._sources[0], "plan", blocked), driver._sources[1])
+        driver._commits.sources = (Clogged(driver._commits.sources[0], "plan", blocked), driver._commits.sources[1])
     return driver
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamjoin.epoch.spec import RouteReport
+from streamjoin.epoch.reports import RouteReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.state.log import Checkpoint, Newest
 

@@ -28,7 +28,7 @@ from bench.engine import OneAtATime, Run, full, job_of, join, spark_runner, time
 from bench.report import STYLE, counts, machine, millions, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
 from streamjoin.epoch.ports import EpochResult, Runner
-from streamjoin.epoch.spec import sample_of
+from streamjoin.epoch.reports import sample_of
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.sketch import Sketch
 

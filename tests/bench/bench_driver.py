@@ -26,7 +26,8 @@ from bench.report import counts, machine, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
 from harness import SECOND, START
 from streamjoin.epoch.ports import Running
-from streamjoin.epoch.spec import EpochSpec, RouteReport, Shared, TaskReport
+from streamjoin.epoch.reports import RouteReport, TaskReport
+from streamjoin.epoch.spec import EpochSpec, Shared
 from streamjoin.language.sides import SIDES
 from streamjoin.scheme.tiling import UNITS
 from streamjoin.state.blocks import Block

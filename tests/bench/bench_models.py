@@ -34,7 +34,8 @@ from bench.report import counts, machine, millions, options, table
 from bench.workloads import FULL_AFTER, WINDOW, WORKLOADS
 from harness import SECOND, START
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.state.storage import ObjectStorage

@@ -25,7 +25,8 @@ from pyarrow import flight
 from bench.report import counts, machine, options, table
 from harness import START, Input, driver_for, make_batch, make_job, run_all
 from streamjoin.epoch.ports import Running
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.runner.messages import Beat, Done, End, Hello, Work, decode, encode
 from streamjoin.runner.pool import Pool

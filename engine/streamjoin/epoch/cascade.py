@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.elastic.sequences import Ways
+from streamjoin.epoch.compiled import Compiled, Plan
 from streamjoin.epoch.matches import Runs
-from streamjoin.epoch.spec import Compiled, EpochSpec, Piece, Plan, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.epoch.steps import Fetched, Step, StepWork, reference_to
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks
 from streamjoin.scheme.tiling import Area

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import Rewrite, attempt_prefix
 from streamjoin.kernel.run import buckets
 from streamjoin.language.window import Window
@@ -25,6 +26,22 @@ seldom."""
 MOST_BLOCKS = 64
 MOST_BYTES = 128 << 20
 """The most bytes of one rewrite, and so of the blocks that it makes: a worker holds them twice."""
+
+
+def rewrite_after(
+    rewrite: Rewrite | None,
+    checkpoint: Checkpoint,
+    window: Window,
+    incarnation: int,
+    tasks: int,
+    reports: Sequence[TaskReport],
+    is_switch: bool,
+) -> Rewrite | None:
+    """The rewrite that goes on, or is next, after an epoch with these reports: one is over once it is ready, and is given up where another
+    plan begins (``is_switch``), because its worker may be no more. O(blocks * log blocks)."""
+    is_over = any(report.rewritten is not None and rewrite and report.rewritten.name == rewrite.name for report in reports)
+    goes_on = rewrite is not None and not is_over and not is_switch
+    return rewrite if goes_on else next_rewrite(checkpoint, window, incarnation, tasks)
 
 
 def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks: int) -> Rewrite | None:

@@ -18,9 +18,9 @@ makes that safe: planning needs positions only; late and expired go by the water
 goes on from runs that the earlier one staged in its process, or fails; the driver commits it only if those are the runs that it has
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
-The loop leaves the rest to others: ``planning`` says how much an epoch reads and what its tasks are told, ``outcome`` makes the checkpoint
-after it, ``replan`` follows a plan that was put, ``deployment`` makes the first plan, ``timelines`` says in which snapshot results are,
-``compaction`` which blocks become one, and ``janitor`` what can be removed.
+The loop leaves the rest to others: ``planning`` says how much an epoch reads and what its tasks are told, ``commits`` has the last commit
+and makes the next, ``outcome`` makes the checkpoint after an epoch, ``replan`` follows a plan that was put, ``deployment`` makes the first
+plan, ``timelines`` says in which snapshot results are, ``compaction`` which blocks become one, and ``janitor`` what can be removed.
 """
 
 from __future__ import annotations
@@ -30,68 +30,38 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.sequences import Ways
-from streamjoin.epoch.compaction import next_rewrite
+from streamjoin.epoch import deployment, events
+from streamjoin.epoch.commits import Commits
+from streamjoin.epoch.compaction import rewrite_after
 from streamjoin.epoch.delays import Counted, DelayMeter
-from streamjoin.epoch.deployment import (
-    Deployed,
-    as_it_lies,
-    first_plan,
-    make_config,
-    make_sinks,
-    make_sources,
-    other_joins,
-    plan_as_asked,
-)
-from streamjoin.epoch.events import (
-    Adopted,
-    BetweenEpochs,
-    BlocksFetched,
-    EpochPlanned,
-    FirstEpochCommitted,
-    FirstEpochFailed,
-    Instruction,
-    ReleaseWorkers,
-    RequestWorkers,
-    StartWorkers,
-    WorkersReady,
-)
 from streamjoin.epoch.fingerprint import JoinChanges, join_changes
 from streamjoin.epoch.flowing import Flow
 from streamjoin.epoch.janitor import Janitor
-from streamjoin.epoch.join import Steps
+from streamjoin.epoch.joined import Steps
 from streamjoin.epoch.joins import as_named_now
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, require_predecessor, result_of, whose
-from streamjoin.epoch.planning import Head, PlannedEpoch, make_spec, plan_inputs, tuple_bytes, utilization
-from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running
+from streamjoin.epoch.outcome import require_predecessor, result_of
+from streamjoin.epoch.planning import Flight, Head, PlannedEpoch, make_spec, plan_inputs, utilization, weights_of_sides
+from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.epoch.pulse import STARTING, Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
-from streamjoin.epoch.results import LETTERS, Results
-from streamjoin.epoch.spec import Rewrite, Shared, TaskReport, TooLarge, share
+from streamjoin.epoch.reports import TaskReport, TooLarge
+from streamjoin.epoch.results import Results
+from streamjoin.epoch.spec import Rewrite, Shared, share
 from streamjoin.epoch.timelines import SnapshotsState, Timelines
-from streamjoin.io.base import Counting, Follower, SinkError, Source, SourceError, SourcePlan, Staged, Traffic, UnavailableError
+from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
-from streamjoin.io.results_source import ResultsSource
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
-from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, CommitLog, path_of
 from streamjoin.state.storage import Storage, retries
-
-
-@dataclass(frozen=True)
-class _Flight:
-    """An epoch that was handed to the runner."""
-
-    epoch: PlannedEpoch
-    running: Running
 
 
 class Driver:
@@ -113,7 +83,6 @@ class Driver:
     ) -> None:
         """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``)."""
         self.job = job
-        self.checkpoint = Checkpoint()
         self.exhausted = False
         """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
         self.idle_warnings: tuple[str, ...] = ()
@@ -126,27 +95,26 @@ class Driver:
         self._at = at
         self._query = uuid.uuid4().hex
         self._log = CommitLog(storage, clock=clock)
-        self._sources = tuple(sources or make_sources(job, storage))
-        self._sink = make_sinks(job, storage)
+        sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
-        self._janitor = Janitor(storage, self._log, self._sources, self._sink, self._dead_letters)
+        self._janitor = Janitor(storage, self._log, sources, sink, self._dead_letters)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
+        self._commits = Commits(
+            *(self._log, sources, sink, self._dead_letters, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
+        )
         # Of three and more streams, once a plan is adopted.
         self._flow: Flow | None = None
         # None until a plan is adopted.
         self._config: Shared | None = None
-        self._published = False
         # Under way, or to be begun.
         self._rewrite: Rewrite | None = None
-        # Of the last commit, with their data.
-        self._results = Results()
         # About the plan that was made here, for the next epoch's result.
         self._warnings: tuple[str, ...] = ()
         # The epoch after the last commit, where it was begun before that commit.
-        self._next: _Flight | None = None
+        self._next: Flight | None = None
         # Which joins the checkpoint was not made with, or was made with alone, until it is.
         self._changes: JoinChanges | None = None
         # The split that the last attempt gave up as too large, until an epoch is committed.
@@ -166,13 +134,13 @@ class Driver:
 
     def _start(self) -> None:
         self._enter("claim")
-        self.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
+        self._commits.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
-        self.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
-        self._results = Results.of(self.checkpoint, self._storage, self.job)
+        self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
+        self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
         self._enter("republish")
         try:
-            self._publish(again=True)
+            self._commits.publish(again=True)
         except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
             self._janitor.has_leftovers = True
         else:
@@ -184,22 +152,19 @@ class Driver:
         if changes:
             self._changes = changes
         else:
-            self._deploy(plan_as_asked(self.job, self.checkpoint, self._storage))
+            self._deploy(deployment.plan_as_asked(self.job, self.checkpoint, self._storage))
 
     def stop(self) -> None:
         """Give up what is in flight, which the next start does again, make visible what waits for that, and end the workers."""
         self._mark("stop")
         try:
             self._abandon()
-            if self._published and self._results.waiting:
-                self._commit_between(gathers=True)
-            if self._published and (self._results.staged or self.checkpoint.staged.get(LETTERS)):
-                self._settle(self.checkpoint)
+            self._commits.finish()
         finally:
             self._mark("stop")
             self._runner.stop()
             self._timelines.stop()
-            self._sink.finish()
+            self._commits.sink.finish()
             self.pulse.leave()
 
     def step(self, *, final: bool = False) -> EpochResult | None:
@@ -211,16 +176,16 @@ class Driver:
         try:
             return self._step(final)
         except UnavailableError as error:  # what cannot be reached now fails the epoch, not the driver
-            epoch = max(0, self.checkpoint.epoch + self._published)
+            epoch = max(0, self.checkpoint.epoch + self.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
         finally:
             self.pulse.leave()
 
     def _step(self, final: bool) -> EpochResult | None:
         repeated, self._task_retries = retries(), 0
-        if not self._published:
+        if not self.is_published:
             self._mark("publish")
-            self._publish(again=True)
+            self._commits.publish(again=True)
         self._mark("snapshots")
         self._timelines.make_room(self.checkpoint)
         self._mark("plan")
@@ -231,19 +196,15 @@ class Driver:
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
             finished = None if flight is None else self._finish(flight, steps, final)
             if finished is None:
-                now = self._clock()
-                gathers = bool(self._results.waiting) and (final or self.exhausted or self._results.are_due(self._sink, now, 0.0))
-                # Who follows results from the storage is to hear of their end.
-                ends = final and self.exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
-                if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
-                    self._commit_between(gathers=gathers, final=final)
+                self._commits.idle(final=final, exhausted=self.exhausted)
                 return None
             epoch, reports = finished
-            before, after = self.checkpoint, self._commit(epoch, reports)
+            before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flow, self._observations)
+            self._refused = None
             self._learn(epoch, reports, steps)
             steps.lap("commit")
             self._enter("publish")
-            self._publish()
+            self._commits.publish()
             steps.lap("publish")
             self._enter("clean")
             self._janitor.clean(before, after, reports, in_flight=self._next is not None)
@@ -257,11 +218,11 @@ class Driver:
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
-        self._carry_out(self._replanner.handle(BetweenEpochs(self._clock())))
+        self._happened(events.BetweenEpochs(self._clock()))
         if self._replanner.is_waiting and self._next is None:
-            self._carry_out(self._replanner.handle(WorkersReady(self._runner.ready, self._clock())))
+            self._happened(events.WorkersReady(self._runner.ready, self._clock()))
 
-    def _begin(self, head: Head, steps: Steps, final: bool = False) -> _Flight | None:
+    def _begin(self, head: Head, steps: Steps, final: bool = False) -> Flight | None:
         """Plan the epoch after ``head`` and hand it to the runner; None when nothing is new."""
         started_at = self._clock()
         self._enter("plan")
@@ -269,17 +230,19 @@ class Driver:
         self.exhausted = all(plan.exhausted for plan in inputs)
         idle = not any(plan.splits for plan in inputs)
         self.idle_warnings = tuple(warning for plan in inputs for warning in plan.warnings) if idle else ()
-        if self._replanner.running is None and (not idle or self._may_change_joins(final)):
+        # Other joins than the checkpoint was made with can run without input, by which a predicate would be chosen.
+        changes_now = self._changes is not None and (final or not self._changes.added)
+        if self._replanner.running is None and (not idle or changes_now):
             steps.lap("plan")
             self._enter("deploy")
             if self._changes is None:
-                self._deploy(first_plan(self.job, self.checkpoint, self._sources, inputs, self._clock()))
+                self._deploy(deployment.first_plan(self.job, self.checkpoint, self._commits.sources, inputs, self._clock()))
             else:
                 self._change_joins(self._changes, inputs)
                 head = Head.after(self.checkpoint)
             steps.lap("deploy")
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
-        self._carry_out(self._replanner.handle(EpochPlanned(idle)))
+        self._happened(events.EpochPlanned(idle))
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
@@ -306,13 +269,12 @@ class Driver:
             running = self._runner.submit(spec, plans.workers)
         except EpochFailed as error:
             if epoch.is_switch:
-                failed = FirstEpochFailed(f"its workers could not be given their tasks: {error}", error.worker_died)
-                self._carry_out(self._replanner.handle(failed))
+                self._happened(events.FirstEpochFailed(f"its workers could not be given their tasks: {error}", error.worker_died))
             raise
         self._task_retries += retries() - repeated
-        return _Flight(epoch, running)
+        return Flight(epoch, running)
 
-    def _finish(self, flight: _Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
+    def _finish(self, flight: Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
         """The epoch and its reports; meanwhile the next one is begun, if there is input for it.
 
         An epoch that was begun before the one before it was committed, and failed, is begun again; and one with a split that was too large,
@@ -340,7 +302,7 @@ class Driver:
                         self._plan_fewer(error.too_large)
                     else:
                         if epoch.is_switch:
-                            self._carry_out(self._replanner.handle(FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died)))
+                            self._happened(events.FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died))
                         if epoch.spec.follows is None or error.permanent or error.stalled:
                             raise
                 again = self._begin(Head.after(self.checkpoint), steps, final)
@@ -356,7 +318,7 @@ class Driver:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
         widths = list(self.checkpoint.widths)
         widths[split.stream] = max(split.record_bytes, 2 * widths[split.stream])
-        self.checkpoint = replace(self.checkpoint, widths=tuple(widths))
+        self._commits.checkpoint = replace(self.checkpoint, widths=tuple(widths))
         self._refused = split
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
@@ -378,65 +340,20 @@ class Driver:
             flight.running.cancel()
             self._janitor.has_leftovers = True
 
-    def _commit(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> Checkpoint:
-        """Make the epoch the truth, with what it makes visible."""
-        now = self._clock()
-        results = self._results.with_epoch([staged for report in reports for staged in report.staged if not staged.is_fed], now)
-        if results.are_due(self._sink, now, self.job.interval_micros / 1e6):
-            try:
-                results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
-            except (SinkError, OSError) as error:
-                self._janitor.has_leftovers = True
-                raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
-        segment = Segment(self._log.next_path)
-        results = results.kept_in(segment)
-        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
-        after = checkpoint_after(self.job, self.checkpoint, epoch, reports, now, results, segment)
-        after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
-        if self._flow is not None:
-            after = replace(after, flowing=asdict(self._flow.known(self.checkpoint, self._observations.rates())))
-        self._enter("commit")
-        self._log.commit(after, segment.data)
-        self.checkpoint, self._results, self._published, self._refused = after, results, False, None
-        self._show_fed()
-        self._delays.committed(arrivals_of(self.job, epoch, reports), whose(self.job, results.waiting))
-        return after
-
-    def _commit_between(self, *, gathers: bool, final: bool = False) -> None:
-        """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
-        What the last commit staged is visible by now."""
-        self._enter("gather")
-        results = replace(self._results, staged=())
-        segment = Segment(self._log.next_path)
-        if gathers:
-            results = results.gathered(self._sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
-        results = results.kept_in(segment)
-        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
-        is_over = self.checkpoint.is_over or (final and self.exhausted)
-        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=is_over))
-        self._log.commit(after, segment.data)
-        self.checkpoint, self._results, self._published = after, results, False
-        self._publish()
-
-    def _settle(self, checkpoint: Checkpoint) -> None:
-        """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although
-        nobody knows its sink any more. What waits to be visible stays where it is."""
-        results = replace(self._results, staged=())
-        after = results.committed_by(replace(checkpoint, staged={}))
-        self._log.commit(after)
-        self.checkpoint, self._results = after, results
-
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(steps.seconds.values())
         self.pulse.committed(seconds - steps.seconds.get("deploy", 0.0))
-        self._choose_rewrite(epoch, reports)
+        tasks = epoch.plans.current.scheme.tasks
+        rewrite = rewrite_after(self._rewrite, self.checkpoint, self.job.window, self._log.incarnation, tasks, reports, epoch.is_switch)
+        self._janitor.has_leftovers |= epoch.is_switch and self._rewrite is not None
+        self._rewrite, self._janitor.rewriting = rewrite, None if rewrite is None else rewrite.name
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
         if self._flow is not None:
             self._flow.add(epoch.spec.ways, reports, self.checkpoint)
         if epoch.is_switch:
-            committed = FirstEpochCommitted(
+            committed = events.FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
                 began_at=epoch.started_at,
                 at=now,
@@ -450,56 +367,32 @@ class Driver:
             return
         self._observations.took(seconds)
         if epoch.plans.upcoming is not None:
-            self._carry_out(self._replanner.handle(BlocksFetched(sum(report.to_fetch_bytes for report in reports), now)))
-
-    def _choose_rewrite(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
-        """The next rewrite of blocks, once the one before is over: ready, or given up because its worker may be no more."""
-        rewrite = self._rewrite
-        if epoch.is_switch or any(report.rewritten is not None and rewrite and report.rewritten.name == rewrite.name for report in reports):
-            self._janitor.has_leftovers |= epoch.is_switch and rewrite is not None
-            rewrite = None
-        if rewrite is None:
-            tasks = epoch.plans.current.scheme.tasks
-            rewrite = next_rewrite(self.checkpoint, self.job.window, self._log.incarnation, tasks)
-        self._rewrite, self._janitor.rewriting = rewrite, None if rewrite is None else rewrite.name
-
-    def _publish(self, *, again: bool = False) -> None:
-        self._sink.publish(self._results.staged, again=again)
-        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get(LETTERS, [])], again=again)
-        self._published = True
-        self._delays.published(self._clock(), all_of_it=not self._results.waiting)
-        for source, position in zip(self._sources, self.checkpoint.positions, strict=True):
-            if position is not None and isinstance(source, Follower):
-                source.committed(position)
-        self._timelines.committed(self.checkpoint.snapshots)
-
-    def _may_change_joins(self, final: bool) -> bool:
-        """Whether other joins than the checkpoint was made with can run without input, by which a predicate would be chosen."""
-        return self._changes is not None and (final or not self._changes.added)
+            self._happened(events.BlocksFetched(sum(report.to_fetch_bytes for report in reports), now))
 
     def _change_joins(self, changes: JoinChanges, inputs: Sequence[SourcePlan]) -> None:
         """Go on with the manifest's joins from a checkpoint that was made with others. All that is staged is visible by now."""
-        deployed = other_joins(self.job, self.checkpoint, changes, self._storage, self._sources, inputs, self._clock())
+        deployed = deployment.other_joins(self.job, self.checkpoint, changes, self._storage, self._commits.sources, inputs, self._clock())
         self._enter("joins")
-        self._settle(deployed.checkpoint)
+        self._commits.settle(deployed.checkpoint)
         self._changes = None
         self._deploy(replace(deployed, checkpoint=self.checkpoint))
 
-    def _deploy(self, deployed: Deployed) -> None:
+    def _deploy(self, deployed: deployment.Deployed) -> None:
         self._warnings = () if deployed.warning is None else (deployed.warning,)
         self._adopt(deployed.checkpoint)
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
-        self.job, floors = as_it_lies(self.job, checkpoint, self._storage.url)
+        self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
         checkpoint = replace(checkpoint, floors=None if floors is None else floors.to_json())
         self._flow = None if self.job.graph is None else Flow(self.job, self.job.graph, checkpoint.ways)
-        self.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
+        self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
-        config = make_config(self.job, self.layout, self._query, self._storage, self._sources, self._sink, self._dead_letters)
+        parts = self._commits.sources, self._commits.sink, self._dead_letters
+        config = deployment.make_config(self.job, self.layout, self._query, self._storage, *parts)
         self._config = share(self._query, config)
-        self._carry_out(self._replanner.handle(Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme))))
+        self._happened(events.Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme)))
 
     def _enter(self, step: str) -> None:
         self._mark(step)
@@ -507,18 +400,22 @@ class Driver:
 
     def _mark(self, step: str) -> None:
         """From now on it is this step that does not move if nothing does."""
-        self.pulse.enter(max(0, self.checkpoint.epoch + self._published), step)
+        self.pulse.enter(max(0, self.checkpoint.epoch + self.is_published), step)
 
-    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+    def _happened(self, event: events.Event) -> None:
+        """Tell the replanner, and carry out what it wants."""
+        self._carry_out(self._replanner.handle(event))
+
+    def _carry_out(self, instructions: Iterable[events.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case StartWorkers(workers):
+                case events.StartWorkers(workers):
                     self._mark(STARTING)
                     self._runner.start(workers)
-                case RequestWorkers(count):
+                case events.RequestWorkers(count):
                     self._enter("request")
                     self._runner.request(count)
-                case ReleaseWorkers(kept):
+                case events.ReleaseWorkers(kept):
                     self._runner.release(kept)
 
     def _ways(self) -> Ways:
@@ -526,23 +423,22 @@ class Driver:
         return () if self._flow is None else self._flow.ways(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
-        self._show_fed()
-        return plan_inputs(self.job, self._sources, self.checkpoint, head, self._clock(), final=final)
-
-    def _show_fed(self) -> None:
-        """Show the streams that read results which of them the last commit names."""
-        for source in self._sources:
-            if isinstance(source, ResultsSource):
-                source.show(self.checkpoint.fed, self._clock())
+        self._commits.show_fed()
+        return plan_inputs(self.job, self._commits.sources, self.checkpoint, head, self._clock(), final=final)
 
     def sweep(self) -> int:
         """Remove what the last commit does not name. Returns how many files. Nothing may be in flight. O(stored objects)."""
         return self._janitor.sweep(self.checkpoint)
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """As the last commit has it, with what was changed since and is durable with the next one."""
+        return self._commits.checkpoint
+
+    @property
     def is_published(self) -> bool:
         """Whether everything that the last commit staged is visible."""
-        return self._published
+        return self._commits.is_published
 
     @property
     def scheme(self) -> Scheme | None:
@@ -553,7 +449,7 @@ class Driver:
     @property
     def traffic(self) -> tuple[Traffic, ...]:
         """The traffic of this process with the servers of each source and, last, with those of the sink."""
-        return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self._sources, self._sink))
+        return self._commits.traffic
 
     @property
     def delays(self) -> Mapping[str, Counted]:
@@ -577,9 +473,7 @@ class Driver:
 
     def plan_status(self) -> PlanStatus | None:
         """The plan that runs and the one that is being applied; None before the first. Any thread may call this."""
-        if self._replanner.running is None:
-            return None
-        status = self._replanner.status(self._runner.ready)
+        status = None if self._replanner.running is None else self._replanner.status(self._runner.ready)
         if status is None:
             return None
         absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
@@ -587,11 +481,9 @@ class Driver:
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
-        keyed = self.layout is not None and self.layout.is_keyed
         checkpoint = self.checkpoint
-        held = [sum(of_task[place] for of_task in checkpoint.held.values()) for place in range(len(self.job.places))]
-        weights = self.job.weights_of_sides(tuple_bytes(self.job, checkpoint), held)
-        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(weights)
+        keyed = self.layout is not None and self.layout.is_keyed
+        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(weights_of_sides(self.job, checkpoint))
 
     def rates(self) -> tuple[float, ...]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.planning import tuple_bytes
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.graph import JoinGraph
 from streamjoin.state.log import Checkpoint

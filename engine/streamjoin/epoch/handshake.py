@@ -32,15 +32,11 @@ from pyarrow import ipc
 from streamjoin.chain.messages import Ack, Effect, Mark, Message, Send, SizeChanged, TupleBlock
 from streamjoin.chain.quiescence import AtRest, Signal, Watch, Wave
 from streamjoin.chain.worker import Worker
-from streamjoin.epoch.join import TaskPart, left_here
-from streamjoin.epoch.spec import (
-    REPORT,
-    ChunkHeld,
-    EpochSpec,
-    Piece,
-    plan_of,
-    sample_of,
-)
+from streamjoin.epoch.compiled import plan_of
+from streamjoin.epoch.join import TaskPart
+from streamjoin.epoch.opening import left_here
+from streamjoin.epoch.reports import ChunkHeld, sample_of
+from streamjoin.epoch.spec import REPORT, EpochSpec, Piece
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.run import Run
 from streamjoin.language.sides import LEFT, RIGHT, SIDES

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.snapshots import FOLDER, snapshot_path
-from streamjoin.epoch.spec import TaskReport, is_attempt_of
+from streamjoin.epoch.spec import is_attempt_of
 from streamjoin.io.base import Source
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks

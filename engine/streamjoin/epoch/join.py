@@ -3,14 +3,14 @@
 Phases:
 
 1. open the runs that the last commit left to this task, reading them back if this process lacks them, or those that the epoch in flight
-   has just staged here; drop the expired;
+   has just staged here; drop the expired (``opening``);
 2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
 3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
    so each is found exactly once; and each pair of coordinates belongs to exactly one area. Of three and more streams: the first steps of
    all sequences, then, in as many rounds of the exchange as there are more, the others (``cascade``);
 4. where it matters which tuples have matched, hear of it from other areas, and give what comes alone (``matches``); merge runs in tiers,
-   rewriting their blocks; stage the runs under this attempt's token, for the next epoch to go on from;
-5. wait for what is being written, results and blocks, and report. Meanwhile the next epoch may be joined here.
+   rewriting their blocks (``tiering``); stage the runs under this attempt's token, for the next epoch to go on from;
+5. wait for what is being written, results and blocks, and report (``joined``). Meanwhile the next epoch may be joined here.
 
 A crash or a failure at any line leaves blocks and staged output under names that no commit will mention; the driver sweeps them. What is
 small is written nowhere: it goes to the driver with the report, and into the commit.
@@ -20,13 +20,9 @@ Memory: the new tuples, the held runs (mapped once they are written, so that the
 from __future__ import annotations
 
 import pickle
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Self
 
@@ -36,56 +32,31 @@ from pyarrow import ipc
 
 from streamjoin.elastic.completeness import GROUPS
 from streamjoin.epoch.cascade import Cascade, rounds_of
-from streamjoin.epoch.matches import Matches, Rows, merge_marks, read_marks
-from streamjoin.epoch.spec import (
-    REPORT,
-    UNMATCHABLE,
-    AreaWork,
-    Compiled,
-    CompiledJoin,
-    Config,
-    EpochSpec,
-    Handover,
-    Piece,
-    Rewrite,
-    Rewritten,
-    TaskReport,
-    attempt_name,
-    compiled,
-    final_name,
-    plan_of,
-    sample_of,
-)
+from streamjoin.epoch.compiled import CompiledJoin, compiled, plan_of
+from streamjoin.epoch.joined import Joined, Steps
+from streamjoin.epoch.matches import Matches, Rows
+from streamjoin.epoch.opening import fetch_upcoming, open_runs, unexpired
+from streamjoin.epoch.reports import AreaWork, TaskReport
+from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name
+from streamjoin.epoch.tiering import go_on_rewriting, in_tiers
 from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.joiner import Indices, Matched
-from streamjoin.kernel.run import CHUNK_BYTES, UNIT, Run, merge_in_chunks, merge_runs, tiers
+from streamjoin.kernel.run import CHUNK_BYTES, UNIT, Run, merge_in_chunks
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Axes, Block, conformed, describe, encode_in_parts, load_all, name_of
-from streamjoin.state.log import Entry
-from streamjoin.state.storage import StorageError, retries
 from streamjoin.state.store import (
     HeldRun,
     JoinMarks,
-    Marks,
     PredecessorMissing,
     RunStore,
-    Staged,
     TaskRuns,
     holds,
-    missing,
-    read_back,
-    slice_keys,
 )
 
-MARK = "_mark"
-"""How columns of runs begin while they are merged: whether the tuple has matched, by one join."""
 SAMPLED_PAIRS = 4096
 """The number of pairs of a chunk that are counted by groups."""
-LARGE_BYTES = 32 << 20
-"""A merged run larger than this goes to mapped pages before the next merge begins, so that no two of them fill the memory at once."""
 
 
 def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Part:
@@ -177,7 +148,7 @@ class Part(TaskPart):
         """Phases 1 to 3."""
         spec, report, areas, config = self._spec, self._report, self._areas, self._worker.config
         try:
-            runs, marks = _open(spec, self._task, config, areas, self._store, report)
+            runs, marks = open_runs(spec, self._task, config, areas, self._store, report)
         except PredecessorMissing:
             report.predecessor_missing = True
             for _ in pieces:  # a worker that leaves input unread is not used again
@@ -190,7 +161,7 @@ class Part(TaskPart):
                 if each.type.gives_unmatched:
                     self._write_alone(each, matches.passed(runs, fresh=False))
         self._clock.lap("open")
-        self._runs = {key: _unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
+        self._runs = {key: unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
         new = self._gather(pieces)
         self._clock.lap("gather")
         self._drop_indexes()
@@ -291,7 +262,7 @@ class Part(TaskPart):
             self._clock.lap("match")
         for name in [join.name for join in config.joins] if self._cascade is not None else matches:
             self._writes.finish_results(name)
-        tiered = {key: _in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
+        tiered = {key: in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and key[1] not in spec.ended}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
         held = {key: (*kept, *merged, *kept_fresh.get(key, ())) for key, (kept, merged) in tiered.items()}
@@ -300,8 +271,8 @@ class Part(TaskPart):
         marks = {name: of_join.after(held) for name, of_join in matches.items()}
         self._clock.lap("merge")
         self._stage(held, marks)
-        _fetch(spec, self._task, config, areas, self._store, report)
-        _rewrite(spec, self._task, config, self._store, report)
+        fetch_upcoming(spec, self._task, config, areas, self._store, report)
+        go_on_rewriting(spec, self._task, config, self._store, report)
 
     def _settle_matches(self, notices: Iterable[Piece]) -> None:
         told: dict[int, list[Piece]] = defaultdict(list)
@@ -350,195 +321,6 @@ class Part(TaskPart):
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
 
 
-class Joined:
-    """A task's part of an epoch that is finished and staged. Whoever has it asks for the report, on any thread, or abandons it."""
-
-    def __init__(self, report: TaskReport, writes: Writes, clock: Steps) -> None:
-        self._report, self._writes, self._clock, self._repeated = report, writes, clock, retries()
-        self.unmapped: list[HeldRun] = []
-        """New runs, in the memory of this process until they are written."""
-
-    def report(self) -> TaskReport:
-        """Waits until results and blocks are durable. Raises what a write raised; nothing is left to be written then."""
-        try:
-            self._writes.wait()
-            for run in self.unmapped:
-                self._writes.map(run)
-        except BaseException:
-            self.abandon()
-            raise
-        self._writes.close()
-        self._clock.lap("write")
-        self._report.seconds = self._clock.seconds
-        self._report.storage_retries = retries() - self._repeated
-        return self._report
-
-    def abandon(self) -> None:
-        """Begin no more writes, wait for those that are going on, and remove the results."""
-        self._writes.abandon()
-
-
-def reports_of(joined: Sequence[Joined]) -> list[TaskReport]:
-    """The report of each. Raises what a write raised; nothing is left to be written then, by any of them."""
-    try:
-        return [part.report() for part in joined]
-    except BaseException:
-        for part in joined:
-            part.abandon()
-        raise
-
-
-class Steps:
-    """Seconds by step since the last lap."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
-        self._last = now
-
-
-def _open(
-    spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
-) -> tuple[TaskRuns, JoinMarks]:
-    """Phase 1: the runs that the epoch before left to this task, and which of their tuples have matched."""
-    if not areas:
-        _retain(spec, config.query, store)
-        return {}, {}
-    staged = left_here(spec, task, config.query, store, report)
-    if staged is not None:
-        return staged.runs, staged.marks
-    runs, marks = _read_back(spec, config, areas, store, report)
-    report.read_back_bytes = sum(held.nbytes for of_place in runs.values() for held in of_place) if report.read_back else 0
-    report.held_sample = [
-        sample_of(side, slice_keys(held.run.batch, keys), held.run.time_max)
-        for (index, side), of_area in runs.items()
-        if report.read_back and (keys := areas[index].writes[side]) is not None
-        for held in of_area
-    ]
-    return runs, marks
-
-
-def left_here(spec: EpochSpec, task: int, query: str, store: RunStore, report: TaskReport) -> Staged | None:
-    """The runs that the epoch before left to this task in this process, which drops all others. None: they must be read back, if there are
-    any.
-
-    Raises PredecessorMissing. The report says which attempt it goes on from.
-    """
-    if spec.follows is not None:
-        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before.
-        report.opened, staged = store.following(query, task, spec.follows)
-        store.retain(query, (), spec.follows)
-        return staged
-    _retain(spec, query, store)
-    report.opened = spec.tokens.get(task)
-    found = None if report.opened is None else store.get(query, report.opened)
-    if found is None:
-        report.opened, report.read_back = None, spec.handover is None
-    return found
-
-
-def _retain(spec: EpochSpec, query: str, store: RunStore) -> None:
-    tokens = set(spec.tokens.values()) | set(spec.handover.tokens.values() if spec.handover else ())
-    store.retain(query, tokens, spec.epoch if spec.follows is None else spec.follows)
-
-
-def _read_back(
-    spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
-) -> tuple[TaskRuns, JoinMarks]:
-    if spec.base is None:
-        return {(index, place): () for index, area in areas.items() for place in range(len(area.holds))}, {}
-    checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
-    here = [] if spec.handover is None else _held_here(spec, spec.handover, store)
-    worker = compiled(spec.config)
-    bounds = tuple(
-        (spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places))
-    )
-    gathered = read_back(
-        *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), held_as=worker.held, here=here, fetched=store.fetched()
-    )
-    if spec.handover is not None:
-        report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
-    return gathered.runs, {
-        join.name: read_marks(config.storage, checkpoint.marks, areas, gathered.runs, join) for join in worker.joins if join.type.tracked
-    }
-
-
-def _held_here(spec: EpochSpec, handover: Handover, store: RunStore) -> Iterator[tuple[Area, dict[int, tuple[HeldRun, ...]]]]:
-    """Every area of the plan before that this process holds, with its runs by place."""
-    before = plan_of(handover.scheme, spec.config).areas
-    for task, token in handover.tokens.items():
-        staged = store.get(compiled(spec.config).config.query, token)
-        if staged is not None:
-            for index, area in before.get(task, {}).items():
-                yield area, {place: staged.runs[index, place] for place in range(len(area.holds))}
-
-
-def _fetch(spec: EpochSpec, task: int, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> None:
-    """Bring the parts of blocks that this worker will need under the upcoming plan into its process, if they are not on this machine."""
-    if spec.upcoming is None or config.storage.local_path(FOLDER) is not None:
-        store.fetch(config.storage, ())
-        return
-    after = plan_of(spec.upcoming.scheme, spec.config).areas.get(spec.upcoming.tasks.get(task, -1), {})
-    committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.blocks
-    wanted = missing(committed, areas.values(), after.values())
-    store.fetch(config.storage, wanted)
-    here = store.fetched()
-    report.to_fetch_bytes = sum(excerpt.nbytes for excerpt in wanted if excerpt not in here)
-
-
-def _rewrite(spec: EpochSpec, task: int, config: Config, store: RunStore, report: TaskReport) -> None:
-    """Go on with a rewrite of blocks, if it is this task's, and report it once it is ready."""
-    if spec.rewrite is None or spec.rewrite.task != task:
-        return
-    try:
-        report.rewritten = store.in_background(spec.rewrite.name, partial(_rewritten, spec, spec.rewrite, config))
-    except StorageError as error:
-        report.rewrite_error = str(error)
-
-
-def _rewritten(spec: EpochSpec, rewrite: Rewrite, config: Config) -> Rewritten:
-    """Make one block of several. O(rows * log blocks). Memory: twice their tuples."""
-    storage = config.storage
-    made = merge_marks(storage, rewrite.blocks) if rewrite.of_marks else _merged_blocks(spec, rewrite, config)
-    if made is None:
-        return Rewritten(rewrite.name, None)
-    data, block = made
-    small = data.size <= spec.small_bytes
-    name = name_of(f"{rewrite.name}-{uuid.uuid4().hex[:8]}", small=small)
-    if not small:
-        storage.put(name, memoryview(data))
-    return Rewritten(rewrite.name, replace(block, name=name), data.to_pybytes() if small else b"")
-
-
-def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[pa.Buffer, Block] | None:
-    """The bytes of one block of several, and the log's record of it, but for its name; None: all tuples have expired."""
-    storage, place = config.storage, rewrite.place
-    held_as = compiled(spec.config).held[place]
-    batches = [conformed(batch, held_as) for batch in load_all(storage, rewrite.blocks)]
-    merged = merge_runs([Run.of(batch) for batch in batches], spec.expired_before[place])
-    if not merged.rows:
-        return None
-    axes = None if storage.local_path(FOLDER) is not None else Axes(keys=config.layout.places[place].key is not None, units=True)
-    data, parts = encode_in_parts(merged.batch, axes)
-    return data, describe(merged.batch, name="", place=place, generation=0, area=-1, nbytes=data.size, parts=parts)
-
-
-def _unexpired(held: tuple[HeldRun, ...], bound: int | None, report: TaskReport) -> tuple[HeldRun, ...]:
-    if bound is None:
-        return held
-    kept = []
-    for run in held:
-        if run.run.time_max is None or run.run.time_max >= bound:
-            kept.append(run)
-        else:
-            report.replaced.extend(run.blocks)
-    return tuple(kept)
-
-
 def _pairs(index: int, area: Area, places: tuple[int, int], runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[HeldRun, HeldRun]]:
     left, right = places
     for new in fresh.get((index, left), ()):
@@ -547,60 +329,6 @@ def _pairs(index: int, area: Area, places: tuple[int, int], runs: TaskRuns, fres
         yield from ((held, new) for held in runs[index, left])
         if area.holds[left]:
             yield from ((other, new) for other in fresh.get((index, left), ()))
-
-
-def _in_tiers(
-    key: tuple[int, int], held: tuple[HeldRun, ...], spec: EpochSpec, worker: Compiled, writes: Writes, matches: Mapping[str, Matches]
-) -> tuple[list[HeldRun], list[HeldRun]]:
-    """Phase 4 for one area and side: the runs that are as they will be held, and merged ones whose blocks are being written.
-
-    Stored runs merge with stored ones only, for whole blocks.
-    """
-    if key[1] in spec.ended:
-        return [], []
-    bound = spec.expired_before[key[1]]
-    tracking = [matches[join.name] for join in worker.joins if key[1] in join.tracked]
-    kept: list[HeldRun] = []
-    made: list[HeldRun] = []
-    for stored in (True, False):
-        part = [run for run in held if bool(run.blocks) is stored]
-        groups = tiers([run.run for run in part], worker.config.window)
-        grouped = {index for group in groups for index in group}
-        kept += [run for index, run in enumerate(part) if index not in grouped]
-        for group in groups:
-            run, marks = _merged([part[index] for index in group], bound, tracking)
-            names: tuple[str, ...] = ()
-            if stored:
-                writes.replace(name for index in group for name in part[index].blocks)
-                names = writes.block(key, run) if run.rows else ()
-            if run.rows:
-                merged = HeldRun(run, names)
-                for of_join, own in zip(tracking, marks, strict=True):
-                    of_join.put(merged, own)
-                if run.nbytes > LARGE_BYTES:
-                    writes.map(merged)
-                    kept.append(merged)
-                else:
-                    made.append(merged)
-    return kept, made
-
-
-def _merged(parts: Sequence[HeldRun], bound: int | None, tracking: Sequence[Matches]) -> tuple[Run, list[Marks]]:
-    """One run of several, and its marks by each join that keeps some. O(rows log parts)."""
-    if not tracking:
-        return merge_runs([part.run for part in parts], bound), []
-    names = [f"{MARK}{number}" for number in range(len(tracking))]
-    merged = merge_runs([_marked(part, names, tracking) for part in parts], bound)
-    marks = [merged.batch.column(name).to_numpy().view(np.bool_) for name in names]
-    batch = merged.batch.drop_columns(names)
-    return replace(merged, batch=batch, nbytes=batch.nbytes), marks
-
-
-def _marked(part: HeldRun, names: Sequence[str], tracking: Sequence[Matches]) -> Run:
-    batch = part.run.batch
-    for name, matches in zip(names, tracking, strict=True):
-        batch = batch.append_column(name, pa.array(matches.marks(part).view(np.uint8)))
-    return replace(part.run, batch=batch)
 
 
 def _rows(runs: TaskRuns, place: int) -> int:

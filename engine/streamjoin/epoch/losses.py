@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamjoin.elastic.completeness import Counted, Entry, Epoch, Losses, Part, Span, Tuples
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.window import Window, WindowKind

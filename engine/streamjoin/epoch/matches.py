@@ -25,7 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.epoch.spec import ID, CompiledJoin, EpochSpec, Piece, Plan
+from streamjoin.epoch.compiled import ID, CompiledJoin, Plan
+from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.marks import mark_rows, unmatched_between
 from streamjoin.kernel.run import KEY, UNIT, Run, take

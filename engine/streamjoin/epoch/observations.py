@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamjoin.epoch.outcome import counts_of
-from streamjoin.epoch.spec import TaskReport
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES

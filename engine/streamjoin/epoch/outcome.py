@@ -14,8 +14,8 @@ from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
+from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.results import LETTERS, Results
-from streamjoin.epoch.spec import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged

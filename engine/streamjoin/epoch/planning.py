@@ -15,7 +15,9 @@ from streamjoin.elastic.settings import Mode
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.losses import can_lose
-from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, TooLarge, Upcoming
+from streamjoin.epoch.ports import Running
+from streamjoin.epoch.reports import TooLarge
+from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
@@ -70,6 +72,14 @@ class PlannedEpoch:
     def backlog_records(self) -> int:
         """Records that the sources have beyond this epoch."""
         return sum(plan.backlog_records for plan in self.inputs)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """An epoch that was handed to the runner."""
+
+    epoch: PlannedEpoch
+    running: Running
 
 
 def plan_inputs(
@@ -249,3 +259,9 @@ def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
 
     places = next((len(held) for held in checkpoint.held.values()), len(job.places))
     return tuple(map(width, range(places)))
+
+
+def weights_of_sides(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
+    """``Job.weights_of_sides`` by what this checkpoint holds. O(tasks)."""
+    held = [sum(of_task[place] for of_task in checkpoint.held.values()) for place in range(len(job.places))]
+    return job.weights_of_sides(tuple_bytes(job, checkpoint), held)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from streamjoin.elastic.completeness import Losses
 from streamjoin.epoch.delays import Delays
-from streamjoin.epoch.spec import EpochSpec, SplitTooLarge, TaskReport, TooLarge
+from streamjoin.epoch.reports import SplitTooLarge, TaskReport, TooLarge
+from streamjoin.epoch.spec import EpochSpec
 
 if TYPE_CHECKING:
     from streamjoin.epoch.replan import PlanStatus

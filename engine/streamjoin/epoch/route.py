@@ -22,24 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.epoch.spec import (
-    REPORT,
-    UNMATCHABLE,
-    Compiled,
-    EpochSpec,
-    Piece,
-    Plan,
-    RouteReport,
-    SplitTooLarge,
-    Taken,
-    TooLarge,
-    attempt_name,
-    compiled,
-    final_name,
-    plan_of,
-    sample_of,
-    units_of,
-)
+from streamjoin.epoch.compiled import Compiled, Plan, Taken, compiled, plan_of
+from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
+from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name, units_of
 from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.text import raw_text

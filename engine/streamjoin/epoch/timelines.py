@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamjoin.epoch.planning import PlannedEpoch
-from streamjoin.epoch.spec import TaskReport, attempt_prefix
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import attempt_prefix
 from streamjoin.io.base import UnavailableError
 from streamjoin.job import Job
 from streamjoin.kernel.types import output_schema

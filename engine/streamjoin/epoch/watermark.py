@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamjoin.epoch.spec import RouteReport
+from streamjoin.epoch.reports import RouteReport
 from streamjoin.state.log import Newest
 
 

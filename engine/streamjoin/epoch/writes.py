@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.epoch.compiled import plan_of
 from streamjoin.epoch.matches import Rows, describe_marks, encode_marks, identities_of
-from streamjoin.epoch.spec import Config, EpochSpec, TaskReport, plan_of
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import Config, EpochSpec
 from streamjoin.io.base import Staged
 from streamjoin.kernel.run import Run
 from streamjoin.results.parts import PartWriter, StagedPart

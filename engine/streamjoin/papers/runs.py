@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.job import Job, compile_job
 from streamjoin.manifest import ManifestError, check
 from streamjoin.manifest.model import API_VERSION, KIND

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.pulse import stall_sentence
-from streamjoin.epoch.spec import EpochSpec, TaskReport
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.messages import Abandon, Done, Failed
 from streamjoin.runner.process import Place, Process
 

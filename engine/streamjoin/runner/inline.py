@@ -17,8 +17,9 @@ from typing import TypeVar
 from streamjoin.epoch.handshake import Link, converse, is_handshake
 from streamjoin.epoch.join import Part, TaskPart, join, rounds_among_tasks
 from streamjoin.epoch.ports import EpochFailed, too_large_of
+from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.route import route
-from streamjoin.epoch.spec import EpochSpec, Piece, TaskReport
+from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.io.base import SourceError
 from streamjoin.kernel.run import warm
 from streamjoin.state.store import RunStore

@@ -11,7 +11,8 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamjoin.epoch.spec import EpochSpec, Shared, TaskReport, TooLarge
+from streamjoin.epoch.reports import TaskReport, TooLarge
+from streamjoin.epoch.spec import EpochSpec, Shared
 
 
 @dataclass(frozen=True, slots=True)

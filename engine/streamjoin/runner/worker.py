@@ -28,7 +28,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
-from streamjoin.epoch.join import Joined, Part, join, reports_of, rounds_among_tasks
+from streamjoin.epoch.join import Part, join, rounds_among_tasks
+from streamjoin.epoch.joined import Joined, reports_of
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Piece, Shared

@@ -45,7 +45,8 @@ WRITE_SECONDS = 10.0
 class Scaled(Planning, Protocol):
     """What of ``epoch.driver.Driver`` is needed."""
 
-    checkpoint: Checkpoint
+    @property
+    def checkpoint(self) -> Checkpoint: ...
 
 
 class Autoscaler:

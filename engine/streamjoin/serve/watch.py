@@ -17,7 +17,8 @@ from streamjoin.state.storage import retries
 class Observable(Stepper, Protocol):
     """What is watched of ``epoch.driver.Driver``."""
 
-    checkpoint: Checkpoint
+    @property
+    def checkpoint(self) -> Checkpoint: ...
 
     @property
     def traffic(self) -> tuple[Traffic, ...]: ...

@@ -1,0 +1,141 @@
+"""Commits: the last one, what of it is visible, and how the next is made.
+
+Always holds: what a commit names is durable before it; what it makes visible is published after it, and again by whoever takes over where
+nobody knows whether that was done. The next commit is made only when everything that the last one staged is visible.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from streamjoin.epoch.delays import DelayMeter
+from streamjoin.epoch.flowing import Flow
+from streamjoin.epoch.janitor import Janitor
+from streamjoin.epoch.observations import Observations
+from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose
+from streamjoin.epoch.planning import PlannedEpoch
+from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.results import LETTERS, Results
+from streamjoin.epoch.timelines import Timelines
+from streamjoin.io.base import Counting, Follower, SinkError, Source, Staged, Traffic
+from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.results_source import ResultsSource
+from streamjoin.io.several import Sinks
+from streamjoin.job import Job
+from streamjoin.state.extent import Segment
+from streamjoin.state.log import Checkpoint, CommitLog
+
+
+class Commits:
+    """See the module. One thread's, but for what says otherwise. ``entering`` is told of each step as it begins."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        sources: Sequence[Source],
+        sink: Sinks,
+        dead_letters: DeadLetters,
+        janitor: Janitor,
+        timelines: Timelines,
+        delays: DelayMeter,
+        *,
+        clock: Callable[[], float],
+        entering: Callable[[str], None],
+    ) -> None:
+        self.checkpoint = Checkpoint()
+        """As the last commit has it, with what was changed since and is durable with the next one."""
+        self.is_published = False
+        """Whether everything that the last commit staged is visible."""
+        self.results = Results()
+        """Of the last commit, with their data."""
+        self.sources, self.sink = tuple(sources), sink
+        self._log, self._dead_letters, self._janitor = log, dead_letters, janitor
+        self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
+
+    def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flow | None, observed: Observations) -> Checkpoint:
+        """Make the epoch the truth, with what it makes visible."""
+        now = self._clock()
+        results = self.results.with_epoch([staged for report in reports for staged in report.staged if not staged.is_fed], now)
+        if results.are_due(self.sink, now, job.interval_micros / 1e6):
+            try:
+                results = results.gathered(self.sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
+            except (SinkError, OSError) as error:
+                self._janitor.has_leftovers = True
+                raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+        segment = Segment(self._log.next_path)
+        results = results.kept_in(segment)
+        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
+        after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
+        after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
+        if flow is not None:
+            after = replace(after, flowing=asdict(flow.known(self.checkpoint, observed.rates())))
+        self._enter("commit")
+        self._log.commit(after, segment.data)
+        self.checkpoint, self.results, self.is_published = after, results, False
+        self.show_fed()
+        self._delays.committed(arrivals_of(job, epoch, reports), whose(job, results.waiting))
+        return after
+
+    def commit_between(self, *, gathers: bool, final: bool = False, is_over: bool = False) -> None:
+        """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
+        What the last commit staged is visible by now."""
+        self._enter("gather")
+        results = replace(self.results, staged=())
+        segment = Segment(self._log.next_path)
+        if gathers:
+            results = results.gathered(self.sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
+        results = results.kept_in(segment)
+        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
+        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=self.checkpoint.is_over or is_over))
+        self._log.commit(after, segment.data)
+        self.checkpoint, self.results, self.is_published = after, results, False
+        self.publish()
+
+    def idle(self, *, final: bool, exhausted: bool) -> None:
+        """Nothing is new: commit between epochs if it is time for that. ``final``: nothing will come while this driver runs; ``exhausted``:
+        as far as the sources know, nothing ever will."""
+        now, results = self._clock(), self.results
+        gathers = bool(results.waiting) and (final or exhausted or results.are_due(self.sink, now, 0.0))
+        # Who follows results from the storage is to hear of their end.
+        ends = final and exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
+        if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
+            self.commit_between(gathers=gathers, final=final, is_over=final and exhausted)
+
+    def finish(self) -> None:
+        """Make visible what waits for that, as the driver stops."""
+        if self.is_published and self.results.waiting:
+            self.commit_between(gathers=True)
+        if self.is_published and (self.results.staged or self.checkpoint.staged.get(LETTERS)):
+            self.settle(self.checkpoint)
+
+    def settle(self, checkpoint: Checkpoint) -> None:
+        """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although
+        nobody knows its sink any more. What waits to be visible stays where it is."""
+        results = replace(self.results, staged=())
+        after = results.committed_by(replace(checkpoint, staged={}))
+        self._log.commit(after)
+        self.checkpoint, self.results = after, results
+
+    def publish(self, *, again: bool = False) -> None:
+        self.sink.publish(self.results.staged, again=again)
+        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get(LETTERS, [])], again=again)
+        self.is_published = True
+        self._delays.published(self._clock(), all_of_it=not self.results.waiting)
+        for source, position in zip(self.sources, self.checkpoint.positions, strict=True):
+            if position is not None and isinstance(source, Follower):
+                source.committed(position)
+        self._timelines.committed(self.checkpoint.snapshots)
+
+    def show_fed(self) -> None:
+        """Show the streams that read results which of them the last commit names."""
+        for source in self.sources:
+            if isinstance(source, ResultsSource):
+                source.show(self.checkpoint.fed, self._clock())
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """The traffic of this process with the servers of each source and, last, with those of the sink."""
+        return tuple(part.traffic if isinstance(part, Counting) else Traffic() for part in (*self.sources, self.sink))
