@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from streamjoin.api.floors import Floor
 from streamjoin.cli.draw import draw_change
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
-from streamjoin.job import Job, JoinSource, StreamJob, compile_job
+from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.manifest import load
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme

@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 import yaml
 
 from memory_reader import MemoryReader, MemorySplit
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.deployment import make_sources
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.io.base import Position, SourcePlan
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 

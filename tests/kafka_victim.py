@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import Sender
 from streamjoin.io.kafka_sink import KafkaSink
-from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from harness import Input, driver_for, make_batch, manifest_text
-from streamjoin.job import Job, compile_job
+from streamjoin.compilation import compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage

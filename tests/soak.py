@@ -24,7 +24,8 @@ import pyarrow as pa
 from disk import Keeps
 from harness import SECOND, manifest_text
 from shared_disk import SharedDisk
-from streamjoin.job import Job, compile_job
+from streamjoin.compilation import compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 
 WITHIN_SECONDS, DELAY_SECONDS = 3, 2

@@ -12,8 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from streamjoin.cli import main
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.admission import FirstPlan, Verdict
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.job import Job
 from streamjoin.manifest.validate import load
 from streamjoin_operator.derived import derive
 

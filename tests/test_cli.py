@@ -40,9 +40,9 @@ from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.completeness import JoinLosses, Losses, Sums
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.job import compile_job
 from streamjoin.manifest.validate import load
 from streamjoin.results.reader import files, list_snapshots
 from streamjoin.runner import java

@@ -36,11 +36,12 @@ from harness import (
     output_of,
     staged_of,
 )
+from streamjoin.compilation import compile_job
 from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
 from streamjoin.io.base import Position, SourcePlan
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner

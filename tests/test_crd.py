@@ -1140,7 +1140,7 @@ def test_kubectl_applies_a_manifest_whose_condition_is_renamed(defined: ApiServe
 
 
 def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> None:
-    from streamjoin.job import compile_job
+    from streamjoin.compilation import compile_job
 
     manifest = check(as_kubectl(GOOD)).manifest
     assert manifest is not None

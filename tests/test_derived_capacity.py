@@ -20,9 +20,10 @@ from operator_parts import streamjoin
 from streamjoin.api import machine
 from streamjoin.api.machine import fitted, machine_bytes
 from streamjoin.cli import main
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.settings import Settings
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.serve.autoscaler import Autoscaler, Elastic

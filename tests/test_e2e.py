@@ -34,9 +34,10 @@ import yaml
 import cluster as tool
 import kubernetes_programs
 from node import SMALL, Node
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
-from streamjoin.job import StreamJob, compile_job
+from streamjoin.job import StreamJob
 from streamjoin.manifest import load
 from streamjoin.state.log import Entry
 from streamjoin.state.storage import ObjectStorage

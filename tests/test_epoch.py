@@ -304,7 +304,7 @@ spec:
 
 
 def test_files_are_joined_while_they_are_written_and_bad_lines_become_dead_letters(tmp_path: Path) -> None:
-    from streamjoin.job import compile_job
+    from streamjoin.compilation import compile_job
     from streamjoin.manifest import load as load_manifest
 
     job = compile_job(load_manifest(FILES.format(root=tmp_path)))

@@ -23,12 +23,12 @@ import pytest
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, Input, driver_for, join_of, late_of, make_job, manifest_text, oracle, output_of, run_all
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.job import compile_job
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest import ManifestError, load
 from streamjoin.runner.inline import InlineEpoch, InlineRunner

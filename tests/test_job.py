@@ -8,7 +8,8 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from streamjoin.job import Job, compile_job
+from streamjoin.compilation import compile_job
+from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind

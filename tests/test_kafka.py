@@ -30,6 +30,7 @@ from kafka_broker import KafkaBroker, free_ports
 from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
@@ -39,7 +40,6 @@ from streamjoin.io.kafka_group import SESSION
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.io.several import Sinks
-from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics

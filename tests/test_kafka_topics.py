@@ -22,12 +22,12 @@ from kafka_broker import KafkaBroker
 from kafka_join import NAMES, Joined, finish, produce, wait_for, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.io.base import SourceError, SourcePlan, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_records import Event, KafkaSplit
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
-from streamjoin.job import compile_job
 from streamjoin.language.topics import matches
 from streamjoin.manifest import load
 from streamjoin.serve.metrics import Metrics

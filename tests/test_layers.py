@@ -15,6 +15,9 @@ SOURCES = (ROOT / "engine" / "streamjoin", ROOT / "operator" / "streamjoin_opera
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONTRACTS = {contract["id"]: contract for contract in SETTINGS["contracts"]}
 
+WHOLE = ("io/json_native.py",)
+"""Files that stay whole, and say why."""
+
 IMPORT_EACH = """
 import importlib, sys
 heavy = ("pyarrow", "pyspark", "py4j", "numba", "pandas", "obstore", "kubernetes")
@@ -62,3 +65,11 @@ def test_every_folder_of_modules_is_a_package(source: Path) -> None:
     folders = {file.parent for file in source.rglob("*.py")}
     assert source in folders
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_no_file_has_more_than_500_lines(source: Path) -> None:
+    """Except for those that say in their docstring why they cannot be divided."""
+    lengths = {str(file.relative_to(source)): len(file.read_text().splitlines()) for file in source.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > 500 and name not in WHOLE} == {}
+    assert all(lengths.get(name, 501) > 500 for name in WHOLE), "an exception that is none any more"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamjoin.api.join import Join
-from streamjoin.job import compile_job, with_checkpoint
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.language.ddl import parse_schema
 from streamjoin.location import place, within
 from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse, resolve

@@ -34,10 +34,11 @@ from many_streams import (
     written,
 )
 from operator_parts import streamjoin, three_streams
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.sequences import Flowing, Way, Ways
 from streamjoin.epoch.fingerprint import join_changes, stored
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.job import Job
 from streamjoin.language.graph import JoinGraph
 from streamjoin.manifest import ManifestError
 from streamjoin.manifest.validate import load

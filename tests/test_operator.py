@@ -18,8 +18,8 @@ import yaml
 
 from operator_parts import Object, joins_of_before, streamjoin, three_streams
 from streamjoin.cli import pods
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.sample import Sample
-from streamjoin.job import compile_job
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, names, plugin, pod_templates, settings, status, uses

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
@@ -25,7 +26,6 @@ from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.elastic.spells import MOST_SPELLS, Spells
-from streamjoin.job import compile_job, with_checkpoint
 from streamjoin.manifest.validate import load
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import Hpa, StreamJoin

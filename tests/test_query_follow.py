@@ -24,7 +24,8 @@ from joins import BAND, band_inputs
 from streamjoin.api.join import anchored
 from streamjoin.bearer import TokenFile
 from streamjoin.cli.serve import Changes
-from streamjoin.job import Job, compile_job
+from streamjoin.compilation import compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.pool import Pool

@@ -28,8 +28,9 @@ from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import driver_for, join_of, make_job, manifest_text
 from joins import BAND, band_inputs
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness import run_all
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
-from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage

@@ -13,8 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
-from streamjoin.job import compile_job
 from streamjoin.manifest import load
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from streamjoin.compilation import compile_job
 from streamjoin.elastic.admission import FirstPlan
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import Manifest, check
 from streamjoin.manifest.deprecations import VERSION, kept
 from streamjoin_operator.changes import CLAIM_PATH

@@ -147,7 +147,7 @@ class Join:
 
         Raises ManifestError, also if there is no ``spec.checkpoint.location``.
         """
-        from streamjoin.job import compile_job
+        from streamjoin.compilation import compile_job
 
         return anchored(compile_job(self.manifest))
 
@@ -155,7 +155,7 @@ class Join:
         """Two sentences, or None for each: a warning, if the allowed workers would begin fuller than the manifest wants them to be; and
         how much a worker may hold, if the manifest does not say so. Raises ManifestError.
         """
-        from streamjoin.job import compile_job, with_checkpoint
+        from streamjoin.compilation import compile_job, with_checkpoint
 
         job = compile_job(with_checkpoint(self.manifest))
         return job.foreseen().warning, job.capacity.told() if job.capacity.origin else None
@@ -181,7 +181,7 @@ class Join:
         (4, 4)
         """
         from streamjoin.api.planning import outline
-        from streamjoin.job import compile_job, with_checkpoint
+        from streamjoin.compilation import compile_job, with_checkpoint
 
         if tasks is not None and capacity is not None:
             raise ValueError("tasks and capacity exclude each other; give one")

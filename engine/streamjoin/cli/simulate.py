@@ -14,11 +14,12 @@ import click
 from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure
 from streamjoin.cli.validate import Unreadable, read_text, refusing
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
 from streamjoin.elastic.settings import Settings
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind

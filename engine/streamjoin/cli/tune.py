@@ -18,7 +18,8 @@ from streamjoin.cli.simulate import Options as Simulated
 from streamjoin.cli.simulate import Prepared, heading, heading_json, prepare
 from streamjoin.cli.validate import read_text, refusing
 from streamjoin.cli.variants import Simulations, simulations
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.compilation import compile_job, with_checkpoint
+from streamjoin.job import Job
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.validate import load
 from streamjoin.simulation.run import Outcome, SimulatedJoin, table

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import yaml
 
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.job import Job, compile_job, with_checkpoint
+from streamjoin.compilation import compile_job, with_checkpoint
+from streamjoin.job import Job
 from streamjoin.manifest.model import KIND
 from streamjoin.manifest.validate import ManifestError, load
 from streamjoin.simulation.rivals import StreamJoin

@@ -4,7 +4,7 @@ Checked in three steps: the text (``text``), each field (``model`` and ``fields`
 (``together``). The last runs on whatever the one before accepted, so one round of corrections is enough, save where a
 refused field hid others.
 
-Always holds: a manifest that comes without problems can be compiled by ``job.compile_job`` if it has a
+Always holds: a manifest that comes without problems can be compiled by ``compilation.compile_job`` if it has a
 ``checkpoint.location``. No I/O: whether directories exist is not looked at.
 """
 

@@ -27,11 +27,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.job import Job, compile_job
+from streamjoin.job import Job
 from streamjoin.manifest import ManifestError, check
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.runner.inline import InlineEpoch, InlineRunner

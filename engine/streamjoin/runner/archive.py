@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, Runner
-from streamjoin.job import compile_job
 from streamjoin.kernel.native import compile_all
 from streamjoin.manifest import load
 from streamjoin.runner.classes import archive, is_plain

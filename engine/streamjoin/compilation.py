@@ -1,0 +1,184 @@
+"""From a valid manifest to a job: all names resolved, all defaults filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from streamjoin.elastic.settings import Mode
+from streamjoin.job import Job, JoinJob, JoinSource, SinkModel, SnapshotsJob, SourceModel, StreamJob
+from streamjoin.language.join_type import JoinType
+from streamjoin.language.schema import Column, Schema
+from streamjoin.language.sql import parse_boolean
+from streamjoin.language.types import TypeName
+from streamjoin.language.window import widest
+from streamjoin.location import place
+from streamjoin.manifest import resolve
+from streamjoin.manifest.capacity import capacity_of
+from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
+from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.sinks import Sink
+from streamjoin.manifest.snapshots import Snapshots
+from streamjoin.manifest.sources import Source
+from streamjoin.manifest.validate import ManifestError, Problem
+from streamjoin.scheme.capacity import tuple_bytes
+from streamjoin.scheme.models import DEFAULTS, KEYED
+from streamjoin.scheme.models import Options as SchemeOptions
+from streamjoin.snapshots.timeline import Rule
+
+DEAD_LETTERS = "dead-letters"
+"""The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
+
+MAX_AHEAD = Duration.parse("1h")
+FURTHEST_ZONE = Duration.parse("14h")
+"""No zone's clock is further ahead of UTC."""
+
+
+def compile_job(manifest: Manifest) -> Job:
+    """The job that a valid manifest means.
+
+    Raises ManifestError when it keeps its state in a claim alone: whoever mounts the claim knows the directory, and a
+    local run needs ``checkpoint.location``.
+    """
+    spec = manifest.spec
+    if spec.checkpoint.location is None:
+        message = "is missing; a run outside Kubernetes needs a directory for its state"
+        raise ManifestError((Problem("spec.checkpoint.location", None, message),))
+    checkpoint = place(spec.checkpoint.location)
+    dead = spec.dead_letter
+    schemas = resolve.schemas_of(spec)
+    joins = tuple(_join_job(index, spec, schemas) for index in range(len(spec.joins)))
+    found = resolve.layouts_of(spec, schemas)
+    # Of all layouts, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
+    needs = resolve.all_needs(spec, schemas)
+    streams = tuple(_stream_job(stream, spec, schemas[stream.name], needs) for stream in spec.streams)
+    if spec.scheme.model in KEYED:
+        found = tuple(layout for layout in found if layout.cuts_keys)
+    return Job(
+        name=manifest.metadata.name,
+        streams=streams,
+        joins=joins,
+        layouts=found,
+        window=widest([join.window for join in joins]),
+        model=spec.scheme.model,
+        scheme_options=_scheme_options(spec.scheme),
+        capacity=capacity_of(spec, max(stream.tuple_bytes for stream in streams)),
+        min_workers=spec.workers.min,
+        max_workers=spec.workers.max,
+        cores=spec.workers.resources.cpu.cores,
+        memory_bytes=spec.workers.resources.memory.bytes,
+        workers_per_executor=spec.workers.per_executor,
+        tau0=spec.scaling.tau0,
+        tau1=spec.scaling.target,
+        tau2=spec.scaling.tau2,
+        tau3=spec.scaling.tau3,
+        shedding_model=spec.shedding.model,
+        shedding_base=spec.shedding.base,
+        shedding_mode=Mode(spec.shedding.mode),
+        interval_micros=spec.epoch.interval.micros,
+        deadline_seconds=None if spec.epoch.deadline is None else spec.epoch.deadline.micros / 1e6,
+        max_tuples=spec.epoch.max_tuples,
+        max_bytes=spec.epoch.max_bytes.bytes,
+        checkpoint=checkpoint,
+        dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
+        late_letters=dead is not None and dead.late,
+        manifest=manifest,
+    )
+
+
+def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
+    join, own, names = spec.joins[index], resolve.over(spec, index, schemas), list(schemas)
+    output = resolve.output(join, spec, own)
+    return JoinJob(
+        name=join.name,
+        type=JoinType(join.type),
+        streams=tuple(names.index(name) for name in own),
+        condition=resolve.condition(join.condition, own) if len(own) == 2 else None,
+        window=resolve.window(join.window, tuple(own)),
+        output=output,
+        where=None if join.output.where is None else parse_boolean(join.output.where, own),
+        sink=None if join.output.sink is None else _sink(join.output.sink),
+        snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
+    )
+
+
+def _snapshots(given: Snapshots, output: resolve.Output) -> SnapshotsJob:
+    every = None if given.every is None else given.every.micros / 1e6
+    return SnapshotsJob(
+        rule=Rule(every, given.size, given.max_delay, given.punctuation),
+        key=resolve.snapshot_key(given.key, output),
+        keep_seconds=None if given.keep is None else given.keep.micros / 1e6,
+        buffer_bytes=given.buffer.bytes,
+        store=None if given.store is None else given.store.postgres or given.store.cassandra,
+    )
+
+
+def with_checkpoint(manifest: Manifest) -> Manifest:
+    """A plan needs no state, but a job does."""
+    if manifest.spec.checkpoint.location is not None:
+        return manifest
+    spec = manifest.spec.model_copy(update={"checkpoint": Checkpoint(location="state")})
+    return manifest.model_copy(update={"spec": spec})
+
+
+def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
+    event_time = None if stream.event_time is None else schema.get(stream.event_time)
+    payload = resolve.held(stream.name, stream.select, schema, needs)
+    return StreamJob(
+        name=stream.name,
+        schema=schema,
+        selected=payload,
+        payload=payload,
+        tuple_bytes=tuple_bytes(schema, payload),
+        where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
+        event_time=None if event_time is None else event_time.name,
+        watermark_micros=stream.watermark.micros,
+        max_ahead_micros=_max_ahead(stream, event_time),
+        idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
+        expected_rate=stream.expected_rate,
+        source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
+        punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
+    )
+
+
+def _max_ahead(stream: Stream, event_time: Column | None) -> int:
+    if stream.max_ahead is not None:
+        return stream.max_ahead.micros
+    local = event_time is not None and event_time.type.name is TypeName.TIMESTAMP_NTZ
+    return MAX_AHEAD.micros + local * FURTHEST_ZONE.micros
+
+
+def _scheme_options(scheme: SchemeSpec) -> SchemeOptions:
+    given = {name: value for name in ("sigma", "groups", "alpha") if (value := getattr(scheme, name)) is not None}
+    return dataclasses.replace(DEFAULTS, **given)
+
+
+def _source(source: Source) -> SourceModel:
+    if source.generator is not None:
+        return source.generator
+    if source.kafka is not None:
+        return source.kafka
+    if source.iceberg is not None:
+        return source.iceberg
+    if source.delta is not None:
+        return source.delta.model_copy(update={"path": place(source.delta.path)})
+    assert source.files is not None, "a valid manifest has one source"
+    return source.files.model_copy(update={"path": place(source.files.path)})
+
+
+def _sink(sink: Sink) -> SinkModel:
+    if sink.console is not None:
+        return sink.console
+    if sink.kafka is not None:
+        return sink.kafka
+    if sink.iceberg is not None:
+        return sink.iceberg
+    if sink.postgres is not None:
+        return sink.postgres
+    if sink.delta is not None:
+        return sink.delta.model_copy(update={"path": place(sink.delta.path)})
+    assert sink.files is not None, "a valid manifest has one sink"
+    default = "snappy" if sink.files.format == "parquet" else "none"
+    return sink.files.model_copy(
+        update={"path": place(sink.files.path), "compression": sink.files.compression or default}
+    )
