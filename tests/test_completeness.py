@@ -25,17 +25,13 @@ from streamjoin.elastic.completeness import (
     FINE_SECONDS,
     GROUPS,
     HOUR,
-    MOST_REMEMBERED,
     Counted,
-    Entry,
     Epoch,
     Estimate,
     Losses,
     Part,
-    Tuples,
-    inside,
-    remembered,
 )
+from streamjoin.elastic.pairs import MOST_REMEMBERED, Entry, Tuples, inside, remembered
 from streamjoin.epoch.driver import Driver
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import Checkpoint

@@ -3,7 +3,7 @@
 =================  =====================================================================================================
 ``deployment``     the first number of workers
 ``shedding``       the share of tuples that a full worker drops
-``completeness``   the share of the results that is found despite shedding and lateness
+``completeness``   the share of the results that is found despite shedding and lateness; ``pairs``: the pairs that it counts
 ``plan``           a scheme, and a map from workers to its tasks
 ``mapping``        the map from workers to tasks that moves the fewest tuples (Alg. 4, and exact)
 ``alignment``      the boundaries of a new scheme, so that fewer tuples move (Fig. 8)

@@ -10,7 +10,7 @@ all workers, of three and more streams and of a chain) and by source of tuples::
 
 An epoch's new tuples N meet each other and those that are held, H, so of two streams it looks at ``N_l N_r + N_l H_r + H_l N_r`` pairs,
 where those of the window count: an epoch's tuples are taken to be spread evenly over the event time by which it went forward
-(:func:`inside`). Of more streams, at ``prod(H + N) - prod(H)``. Let P be these pairs: of kept tuples alone, of all that came on time, and
+(``pairs.inside``). Of more streams, at ``prod(H + N) - prod(H)``. Let P be these pairs: of kept tuples alone, of all that came on time, and
 of these and the late ones. The part's selectivity is what its pairs of kept tuples have given, over the last epochs: ``sum(output) /
 sum(P(kept))``. Then of each epoch are lost, part by part::
 
@@ -18,7 +18,7 @@ sum(P(kept))``. Then of each epoch are lost, part by part::
     by lateness, or by both      (P(came and late) - P(came)) * selectivity
 
 (A ratio estimator.) Where all factors are what they were a window ago, P(kept) / P(came) is (1 - SF_l)(1 - SF_r). Came and late are
-remembered of what is held (:class:`Memory`): tuples expire in the order in which they came, so those that are held are the newest.
+remembered of what is held (``pairs.Memory``): tuples expire in the order in which they came, so those that are held are the newest.
 
 Assumptions:
 
@@ -43,7 +43,9 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
+
+from streamjoin.elastic.pairs import Entry, Memory, Tuples, as_one, pairs_of, part_of, remembered, summed
 
 GROUPS = 16
 """Random groups of each side's tuples, by the unit."""
@@ -51,8 +53,6 @@ QUANTILE = 2.131
 """Of Student's t with GROUPS - 1 degrees of freedom, for 95 of 100."""
 MODEL_ERROR = 0.02
 """The standard deviation of what is lost for what else is not as assumed, as a part of it."""
-MOST_REMEMBERED = 8
-"""Entries of a memory; more are put together."""
 MEASURED = 64
 """Of so many parts the selectivity is measured in an epoch in which nothing is dropped."""
 FINE_SECONDS, HOUR, DAY = 300.0, 3600.0, 86400.0
@@ -64,97 +64,6 @@ RECENT_SECONDS = 60.0
 """What is lost at present is averaged over about so long."""
 DECAY = 0.8
 """By epoch, of what is remembered of a part's selectivity."""
-
-Span = tuple[float, float] | None
-"""Event times, microseconds; None: not known."""
-
-
-class Tuples(NamedTuple):
-    """Counts of tuples, or of pairs: with the late ones, on time, not shed."""
-
-    all: float
-    came: float
-    kept: float
-
-    def __add__(self, other: object) -> Tuples:
-        assert isinstance(other, Tuples)
-        return Tuples(self.all + other.all, self.came + other.came, self.kept + other.kept)
-
-    def times(self, factor: float) -> Tuples:
-        return Tuples(self.all * factor, self.came * factor, self.kept * factor)
-
-
-NOTHING = Tuples(0.0, 0.0, 0.0)
-
-
-class Entry(NamedTuple):
-    """Tuples that came in some epochs, evenly over some event time."""
-
-    tuples: Tuples
-    span: Span = None
-
-    def plus(self, other: Entry) -> Entry:
-        span = None if self.span is None or other.span is None else (min(self.span[0], other.span[0]), max(self.span[1], other.span[1]))
-        return Entry(self.tuples + other.tuples, span)
-
-
-Memory = tuple[Entry, ...]
-"""What came of the tuples that a part holds of a source, oldest first."""
-
-
-def remembered(memory: Memory, new: Entry, held: float) -> Memory:
-    """The memory after an epoch that brought ``new``, of which with what was there ``held`` are held now. O(entries)."""
-    entries = [*memory, new] if new.tuples.all > 0 else list(memory)
-    kept = sum(entry.tuples.kept for entry in entries)
-    while entries and kept > held:
-        oldest = entries.pop(0)
-        over, of_oldest = kept - held, oldest.tuples.kept
-        if of_oldest > over:
-            left = 1 - over / of_oldest
-            span = oldest.span
-            entries.insert(0, Entry(oldest.tuples.times(left), None if span is None else (span[1] - left * (span[1] - span[0]), span[1])))
-            break
-        kept -= of_oldest
-    if kept < held and not math.isclose(kept, held):
-        entries.insert(0, Entry(Tuples(held - kept, held - kept, held - kept)))  # nothing is known of these
-    found: list[Entry] = []
-    for entry in entries:
-        if found and (found[-1].span is None) is (entry.span is None) and _same(found[-1].tuples, entry.tuples):
-            found[-1] = found[-1].plus(entry)
-        else:
-            found.append(entry)
-    while len(found) > MOST_REMEMBERED:
-        least = min(range(len(found) - 1), key=lambda at: found[at].tuples.all + found[at + 1].tuples.all)
-        found[least : least + 2] = [found[least].plus(found[least + 1])]
-    return tuple(found)
-
-
-def _same(one: Tuples, other: Tuples) -> bool:
-    """Whether the same shares were kept."""
-    return math.isclose(one.all * other.kept, other.all * one.kept) and math.isclose(one.came * other.kept, other.came * one.kept)
-
-
-@functools.lru_cache(maxsize=1024)
-def inside(left: Span, right: Span, window: tuple[float, float]) -> float:
-    """Of pairs whose times are spread evenly over these spans, the part within the window: ``-before <= right - left <= after``."""
-    if left is None or right is None:
-        return 1.0
-    before, after = window
-    (a, b), (c, d) = left, right
-    if b - a < 1 or d - c < 1:  # hardly any time: by the middles
-        return float(-before - max(b - a, d - c) <= (c + d) / 2 - (a + b) / 2 <= after + max(b - a, d - c))
-    # The difference of two even spreads is spread as a trapezoid, whose integral is made of four half squares.
-    return max(0.0, min(1.0, _below(after, a, b, c, d) - _below(-before, a, b, c, d)))
-
-
-def _below(limit: float, a: float, b: float, c: float, d: float) -> float:
-    """The part of the pairs of [a, b] and [c, d] with right - left below the limit."""
-
-    def half_square(over: float) -> float:
-        return max(0.0, over) ** 2 / 2
-
-    area = half_square(limit - (c - b)) - half_square(limit - (d - b)) - half_square(limit - (c - a)) + half_square(limit - (d - a))
-    return area / ((b - a) * (d - c))
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +287,7 @@ class Losses:
             return Losses(epoch.generation, {}, counted, _calmly(self.calm, epoch), held)
         memories = {part: tuple(_remembered(done, known[part], at) for at in range(len(done.new))) for part, done in epoch.parts.items()}
         if all(entry.tuples.kept >= entry.tuples.all for of_part in memories.values() for memory in of_part for entry in memory):
-            return Losses(epoch.generation, {}, counted, _summed(memories), held)
+            return Losses(epoch.generation, {}, counted, summed(memories), held)
         return Losses(epoch.generation, memories, counted)
 
     def _known(self, parts: Mapping[int, Part], *, same_parts: bool) -> dict[int, tuple[Memory, ...]]:
@@ -390,13 +299,13 @@ class Losses:
                 part: found if len(found := self.memories.get(part, ())) == len(done.new) else (nothing,) * len(done.new)
                 for part, done in parts.items()
             }
-        totals = [_as_one(memory) for memory in self.calm or _summed(self.memories)]
+        totals = [as_one(memory) for memory in self.calm or summed(self.memories)]
         known: dict[int, tuple[Memory, ...]] = {}
         for part, done in parts.items():
             left = [max(0.0, held - new.tuples.kept) for held, new in zip(done.held, done.new, strict=True)]
             before = self.held.get(part, left) if same_parts else left
             fits = len(totals) == len(before) == len(left)
-            known[part] = tuple(map(_part_of, totals, before)) if fits else ((),) * len(left)
+            known[part] = tuple(map(part_of, totals, before)) if fits else ((),) * len(left)
         return known
 
     def share_of(self, part: int, source: int) -> float:
@@ -449,22 +358,6 @@ def _calmly(calm: tuple[Memory, ...], epoch: Epoch) -> tuple[Memory, ...]:
     return tuple(found)
 
 
-def _summed(memories: Mapping[int, tuple[Memory, ...]]) -> tuple[Memory, ...]:
-    """By source, what all parts hold, as one entry."""
-    count = max(map(len, memories.values()), default=0)
-    of_sources = ([entry for of_part in memories.values() if at < len(of_part) for entry in of_part[at]] for at in range(count))
-    return tuple((functools.reduce(Entry.plus, entries),) if entries else () for entries in of_sources)
-
-
-def _as_one(memory: Memory) -> Entry:
-    return functools.reduce(Entry.plus, memory) if memory else Entry(NOTHING)
-
-
-def _part_of(whole: Entry, kept: float) -> Memory:
-    """So many kept tuples, and as many others for each as there are in the whole."""
-    return (Entry(whole.tuples.times(kept / whole.tuples.kept), whole.span),) if whole.tuples.kept > 0 and kept > 0 else ()
-
-
 def _entries(memory: Memory) -> list[list[float]]:
     return [[_short(value) for value in (*entry.tuples, *(entry.span or ()))] for entry in memory]
 
@@ -488,7 +381,7 @@ def _joined(
     for number in held:
         part = epoch.parts[number]
         output, new = part.outputs.get(name, 0), [part.new[at] for at in join.sources]
-        pairs = _pairs(new, [held[number][at] for at in join.sources], join.window, together=part.stays(join.sources[0]))
+        pairs = pairs_of(new, [held[number][at] for at in join.sources], join.window, together=part.stays(join.sources[0]))
         counts = (output, pairs.kept, pairs.all, *(entry.tuples.kept for entry in new), *(entry.tuples.all for entry in new))
         old = before.lately.get(number, ()) if same_parts else ()
         lately[number] = tuple(DECAY * was + now for was, now in zip(old or (0.0,) * len(counts), counts, strict=True))
@@ -519,27 +412,6 @@ def _found(at: float, output: int, pairs: Tuples, lately: Sequence[float]) -> Su
     factor = max(1.0, of_all / of_kept)
     dropped = [1 - _ratio(tuples[source], tuples[sources + source]) for source in range(sources)]
     return Sums(at, output, output + shed, output + shed + late, tuple(factor**2 * share * output for share in dropped))
-
-
-def _pairs(new: Sequence[Entry], held: Sequence[Memory], window: tuple[float, float], *, together: bool) -> Tuples:
-    """The combinations with a new tuple."""
-    if len(new) != 2:
-        old = [sum((entry.tuples for entry in memory), NOTHING) for memory in held]
-        with_new = [one + entry.tuples for one, entry in zip(old, new, strict=True)]
-        return Tuples(*(math.prod(one[at] for one in with_new) - math.prod(one[at] for one in old) for at in range(len(NOTHING))))
-    left, right = new
-    every = came = kept = 0.0
-    for one, other in (
-        *(((left, right),) if together else ()),
-        *((left, entry) for entry in held[1]),
-        *((entry, right) for entry in held[0]),
-    ):
-        part = inside(one.span, other.span, window)
-        if part:
-            every += one.tuples.all * other.tuples.all * part
-            came += one.tuples.came * other.tuples.came * part
-            kept += one.tuples.kept * other.tuples.kept * part
-    return Tuples(every, came, kept)
 
 
 def _rate(before: tuple[float, float, float], at: float, sums: Sums) -> tuple[float, float, float]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.decision import Decision
-from streamjoin.elastic.esj import EsjReview, course_after
+from streamjoin.elastic.esj import course_after
 from streamjoin.elastic.events import (
     Event,
     LimitsSet,
@@ -42,7 +42,9 @@ from streamjoin.elastic.events import (
 )
 from streamjoin.elastic.forecast import Forecast
 from streamjoin.elastic.outlook import LONGEST_GAP_SECONDS
-from streamjoin.elastic.rules import Review, ahead, budget_ends, expected_tau, full_tau
+from streamjoin.elastic.rules.decide import decide
+from streamjoin.elastic.rules.lookahead import ahead, budget_ends, expected_tau, full_tau
+from streamjoin.elastic.rules.review import Review
 from streamjoin.elastic.sample import Reading, Sample, read
 from streamjoin.elastic.settings import MOST_PER_HOUR, Policy, Settings
 from streamjoin.elastic.state import Attempt, Behind, Course, Hold, State
@@ -94,8 +96,7 @@ class DecisionCore:
 
         Without a forecast an analytic one is made of the last sample. Raises ValueError when ``now`` is no number.
         """
-        review = EsjReview if self.settings.policy is Policy.ESJ else Review
-        return review(self._state, self.settings, self.prices, _finite(now), forecast).decision()
+        return decide(Review(self._state, self.settings, self.prices, _finite(now), forecast))
 
     @property
     def generation(self) -> int:

@@ -30,7 +30,9 @@ does not have, are off unless the manifest names them.
 from __future__ import annotations
 
 from streamjoin.elastic.decision import Kind, Reason, Verdict
-from streamjoin.elastic.rules import Review
+from streamjoin.elastic.rules.allocate import below_floor
+from streamjoin.elastic.rules.deallocate import deallocate
+from streamjoin.elastic.rules.review import Review
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Policy, Rule, Settings
 from streamjoin.elastic.state import Course, State
@@ -54,77 +56,78 @@ def course_after(state: State, settings: Settings, reading: Reading) -> Course |
     return Course.DOWN if state.course is Course.DOWN and then <= settings.about_tau1 else None
 
 
-class EsjReview(Review):
-    """What to do at one moment by the policy ``esj``. Changes nothing."""
-
-    def _allocate(self) -> Verdict:
-        rule, state, settings = Rule.ALLOCATE, self.state, self.settings
-        answer = self._off(rule) or self._below_floor() or self._blind(rule)
-        if answer is not None:
-            return answer
-        latest, hold = self._latest, state.full
-        tau = latest.tau_max
+def allocate_one(review: Review) -> Verdict:
+    """The rule ``allocate``: one worker more from tau3 on, until tau is about tau1."""
+    rule, state, settings = Rule.ALLOCATE, review.state, review.settings
+    answer = review.off(rule) or below_floor(review) or review.blind(rule)
+    if answer is not None:
+        return answer
+    latest, hold = review.latest, state.full
+    tau = latest.tau_max
+    if hold is not None:
+        review.held_for[rule] = hold.seconds
+    if state.course is not Course.UP or tau is None:
         if hold is not None:
-            self.held_for[rule] = hold.seconds
-        if state.course is not Course.UP or tau is None:
-            if hold is not None:
-                return self._wait(rule, f"tau is at or above tau3 ({settings.tau3:g})", hold.seconds, settings.scale_up_after)
-            if tau is None or not latest.complete:
-                return self._refuse(rule, Reason.BAD_SAMPLE, "the fullest worker's tau is not known, and the sample is partial")
-            return self._refuse(rule, Reason.STEADY, f"the fullest worker's tau ({tau:.2f}) is below tau3 ({settings.tau3:g})")
-        why = f"tau of the fullest worker ({tau:.2f}) "
-        if hold is not None and hold.seconds >= settings.scale_up_after:
-            why += f"has been at or above tau3 ({settings.tau3:g}) for {hold.seconds:.0f} s"
-        else:
-            why += f"has reached tau3 ({settings.tau3:g}) and is not down at about tau1 ({settings.about_tau1:.3g}) yet"
-        if latest.starting:
-            return self._refuse(rule, Reason.STARTING, f"{why}, but {latest.starting} are starting")
-        if state.workers >= self.high:
-            return self._refuse(rule, Reason.AT_LIMIT, f"{why}, but {state.workers} workers are the most allowed ({self.high})")
-        return self._one(rule, Kind.ALLOCATE, Reason.FULL, why, state.workers + 1)
+            return review.wait(rule, f"tau is at or above tau3 ({settings.tau3:g})", hold.seconds, settings.scale_up_after)
+        if tau is None or not latest.complete:
+            return review.refuse(rule, Reason.BAD_SAMPLE, "the fullest worker's tau is not known, and the sample is partial")
+        return review.refuse(rule, Reason.STEADY, f"the fullest worker's tau ({tau:.2f}) is below tau3 ({settings.tau3:g})")
+    why = f"tau of the fullest worker ({tau:.2f}) "
+    if hold is not None and hold.seconds >= settings.scale_up_after:
+        why += f"has been at or above tau3 ({settings.tau3:g}) for {hold.seconds:.0f} s"
+    else:
+        why += f"has reached tau3 ({settings.tau3:g}) and is not down at about tau1 ({settings.about_tau1:.3g}) yet"
+    if latest.starting:
+        return review.refuse(rule, Reason.STARTING, f"{why}, but {latest.starting} are starting")
+    if state.workers >= review.high:
+        return review.refuse(rule, Reason.AT_LIMIT, f"{why}, but {state.workers} workers are the most allowed ({review.high})")
+    return _one(review, rule, Kind.ALLOCATE, Reason.FULL, why, state.workers + 1)
 
-    def _deallocate(self) -> Verdict:
-        rule, state, settings = Rule.DEALLOCATE, self.state, self.settings
-        if state.workers > self.high:
-            return super()._deallocate()
-        refusal = self._off(rule) or self._blind(rule)
-        if refusal is not None:
-            return refusal
-        latest, hold = self._latest, state.unused
-        tau = latest.tau_max
-        if latest.unconfirmed is not None:
-            return self._refuse(rule, Reason.UNCONFIRMED, f"nobody confirms the sample ({latest.unconfirmed}), and by it no worker goes")
-        if not latest.sound or tau is None:
-            problems = "; ".join(latest.problems[:3]) or "it is partial"
-            return self._refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {problems}")
-        if state.workers <= self.low:
-            return self._refuse(rule, Reason.STEADY, f"no fewer than {self.low} workers are allowed, as many as there were at first")
+
+def deallocate_one(review: Review) -> Verdict:
+    """The rule ``deallocate``: one worker less from tau0 down, until tau is about tau1. Above a ceiling as ``thresholds`` has it."""
+    rule, state, settings = Rule.DEALLOCATE, review.state, review.settings
+    if state.workers > review.high:
+        return deallocate(review)
+    refusal = review.off(rule) or review.blind(rule)
+    if refusal is not None:
+        return refusal
+    latest, hold = review.latest, state.unused
+    tau = latest.tau_max
+    if latest.unconfirmed is not None:
+        return review.refuse(rule, Reason.UNCONFIRMED, f"nobody confirms the sample ({latest.unconfirmed}), and by it no worker goes")
+    if not latest.sound or tau is None:
+        problems = "; ".join(latest.problems[:3]) or "it is partial"
+        return review.refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {problems}")
+    if state.workers <= review.low:
+        return review.refuse(rule, Reason.STEADY, f"no fewer than {review.low} workers are allowed, as many as there were at first")
+    if hold is not None:
+        review.held_for[rule] = hold.seconds
+    if state.course is not Course.DOWN:
         if hold is not None:
-            self.held_for[rule] = hold.seconds
-        if state.course is not Course.DOWN:
-            if hold is not None:
-                return self._wait(rule, f"tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
-            return self._refuse(rule, Reason.STEADY, f"the fullest worker's tau ({tau:.2f}) is above tau0 ({settings.tau0:g})")
-        why = f"tau of the fullest worker ({tau:.2f}) "
-        if hold is not None and hold.seconds >= settings.scale_down_after:
-            why += f"has been at or below tau0 ({settings.tau0:g}) for {hold.seconds:.0f} s"
-        else:
-            why += f"has been at tau0 ({settings.tau0:g}) and is not up at about tau1 ({settings.about_tau1:.3g}) yet"
-        if latest.starting:
-            return self._refuse(rule, Reason.STARTING, f"{why}, but {latest.starting} are starting")
-        if latest.shed_fraction:
-            return self._refuse(rule, Reason.SHEDDING, f"{why}, but {latest.shed_fraction:.1%} of the tuples are shed")
-        if state.behind is not None:
-            return self._refuse(rule, Reason.BEHIND, f"{why}, but the join falls behind its input")
-        prospect = self.asked.at(state.workers - 1)
-        if prospect is None:
-            return self._refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast for {state.workers - 1}")
-        if prospect.tau_max > settings.about_tau1:
-            text = f"{why}, but {state.workers - 1} would be {prospect.tau_max:.2f} full, above about tau1 ({settings.about_tau1:.3g})"
-            return self._refuse(rule, Reason.WOULD_EXCEED, text)
-        return self._one(rule, Kind.DEALLOCATE, Reason.UNUSED, why, state.workers - 1)
+            return review.wait(rule, f"tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
+        return review.refuse(rule, Reason.STEADY, f"the fullest worker's tau ({tau:.2f}) is above tau0 ({settings.tau0:g})")
+    why = f"tau of the fullest worker ({tau:.2f}) "
+    if hold is not None and hold.seconds >= settings.scale_down_after:
+        why += f"has been at or below tau0 ({settings.tau0:g}) for {hold.seconds:.0f} s"
+    else:
+        why += f"has been at tau0 ({settings.tau0:g}) and is not up at about tau1 ({settings.about_tau1:.3g}) yet"
+    if latest.starting:
+        return review.refuse(rule, Reason.STARTING, f"{why}, but {latest.starting} are starting")
+    if latest.shed_fraction:
+        return review.refuse(rule, Reason.SHEDDING, f"{why}, but {latest.shed_fraction:.1%} of the tuples are shed")
+    if state.behind is not None:
+        return review.refuse(rule, Reason.BEHIND, f"{why}, but the join falls behind its input")
+    prospect = review.asked.at(state.workers - 1)
+    if prospect is None:
+        return review.refuse(rule, Reason.NO_FORECAST, f"{why}, but there is no forecast for {state.workers - 1}")
+    if prospect.tau_max > settings.about_tau1:
+        text = f"{why}, but {state.workers - 1} would be {prospect.tau_max:.2f} full, above about tau1 ({settings.about_tau1:.3g})"
+        return review.refuse(rule, Reason.WOULD_EXCEED, text)
+    return _one(review, rule, Kind.DEALLOCATE, Reason.UNUSED, why, state.workers - 1)
 
-    def _one(self, rule: Rule, kind: Kind, reason: Reason, why: str, target: int) -> Verdict:
-        prospect = self.asked.at(target)
-        then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
-        return self._act(rule, kind, reason, f"{why}: one worker {'more' if kind is Kind.ALLOCATE else 'less'}, {target}{then}", target)
+
+def _one(review: Review, rule: Rule, kind: Kind, reason: Reason, why: str, target: int) -> Verdict:
+    prospect = review.asked.at(target)
+    then = "" if prospect is None else f", where it should be {prospect.tau_max:.2f}"
+    return review.act(rule, kind, reason, f"{why}: one worker {'more' if kind is Kind.ALLOCATE else 'less'}, {target}{then}", target)

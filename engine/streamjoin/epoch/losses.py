@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamjoin.elastic.completeness import Counted, Entry, Epoch, Losses, Part, Span, Tuples
+from streamjoin.elastic.completeness import Counted, Epoch, Losses, Part
+from streamjoin.elastic.pairs import Entry, Span, Tuples
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.join_type import JoinType

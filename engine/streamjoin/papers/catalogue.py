@@ -17,7 +17,7 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     ("001", "Eq. 1, the four thresholds", "elastic/settings.py"),
     ("001", "Eq. 2, the first number of workers", "elastic/deployment.py"),
     ("001", "Eq. 3, the shed factor", "elastic/shedding.py"),
-    ("001", "scaling up and down", "elastic/esj.py, elastic/rules.py"),
+    ("001", "scaling up and down", "elastic/esj.py, elastic/rules/"),
     (
         "002",
         "Defs. 1 to 4: tuple matrix, coverage areas, task areas, and the proof that they are a tiling",
