@@ -29,6 +29,7 @@ from streamjoin_operator.derived import Derived, derive
 from streamjoin_operator.drift import is_current, ours, stamped
 from streamjoin_operator.driver import Measured, Report, distrust, measure
 from streamjoin_operator.driver_steps import wish_of
+from streamjoin_operator.facts import Facts
 from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
 from streamjoin_operator.memory import worker_memory
 from streamjoin_operator.pod_trouble import Trouble, trouble_of
@@ -605,13 +606,13 @@ class TestDrift:
         assert ours(stored, FIELDS) == applied
 
 
-def facts(**changes: Any) -> status.Facts:
+def facts(**changes: Any) -> Facts:
     health = {"state": "running", "lastError": None}
     plan = {"generation": 2, "workers": 2, "phase": "Running", "readyWorkers": 2, "scheme": {"model": "adsp", "areas": []}, "wanted": None}
     measured = Measured(2, {0: 0.4, 1: 0.6}, {0: 0.0, 1: 0.0}, {})
     report = Report(health, plan, measured)
-    base = status.Facts(3, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
-    return status.Facts(**{**{name: getattr(base, name) for name in base.__slots__}, **changes})
+    base = Facts(3, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
+    return Facts(**{**{name: getattr(base, name) for name in base.__slots__}, **changes})
 
 
 def conditions_of(written: Object) -> dict[str, tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 ``main`` starts kopf and the queue; ``reconcile`` is the one level-triggered function that every handler and timer calls; ``steps`` are its
 steps. What is pure stands apart and is tested apart: ``names``, ``children`` (what should exist), ``drift`` (whether it does), ``memory``,
-``changes`` (what a change of the manifest takes), ``status``. Ports: ``api`` (Kubernetes), ``driver`` (the engine's plan API).
-``crd`` makes the CustomResourceDefinition, from the manifest's models and ``status_model``; the operator does not run it.
+``changes`` (what a change of the manifest takes), ``status`` (of ``facts``, with ``conditions``). Ports: ``api`` (Kubernetes),
+``driver`` (the engine's plan API).
+``crd`` makes the CustomResourceDefinition, from the manifest's models, ``crd_rules`` and ``status_model``; the operator does not run it.
 """

@@ -1,9 +1,7 @@
 """The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it. What its former version differs in is in
 ``crd_former``.
 
-Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is said here in CEL, beside
-the checks in ``manifest.together`` that it mirrors. SQL, places and what depends on the types of columns are beyond CEL:
-these the operator checks, and reports in the status.
+Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is in ``crd_rules``.
 
 Always holds: the schema is structural, and every text, list and mapping in it is bounded, so that the API server can
 bound what the rules cost; an unbounded one is a ValueError that names the field. Nothing that the API server refuses
@@ -12,20 +10,17 @@ would pass ``manifest.validate``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import model, sinks, snapshots, sources
-from streamjoin.manifest.cel import Rule, seconds
+from streamjoin.manifest import model, sources
 from streamjoin.manifest.model import API_VERSION
 from streamjoin.manifest.part import Part, SchemaGenerator
-from streamjoin.manifest.problem import listed
 from streamjoin.manifest.versions import KIND
 from streamjoin_operator.crd_former import former
+from streamjoin_operator.crd_rules import NAME, RULES
 from streamjoin_operator.status_model import Status
 
 Json = dict[str, Any]
@@ -63,363 +58,6 @@ COLUMNS = (
 """What ``kubectl get`` shows: name, type, path, description, priority (1: only with -o wide)."""
 
 
-def quoted(text: str) -> str:
-    """A CEL string."""
-    return json.dumps(text)
-
-
-def one_of(*given: str) -> str:
-    """Whether exactly one of the conditions holds."""
-    return f"[{', '.join(given)}].exists_one(given, given)"
-
-
-def same(field: str) -> str:
-    """Whether an optional field of ``s`` is what it is in ``o``."""
-    return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"
-
-
-def _names(part: type[Part]) -> list[str]:
-    return [info.alias or name for name, info in part.model_fields.items()]
-
-
-def _exactly_one(*names: str) -> Rule:
-    return Rule(one_of(*(f"has({cel_name('self', name)})" for name in names)), f"give exactly one of {listed(names, 'and')}")
-
-
-def cel_name(of: str, name: str) -> str:
-    """How CEL reads a field: words of its own stand between underscores there."""
-    return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
-
-
-_CEL_WORDS = {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
-_CEL_WORDS |= {"package", "namespace", "return", "var", "void", "while"}
-
-
-def _only_csv(name: str, default: str, formats: str) -> Rule:
-    """The API server fills in defaults, so only what differs from them was meant."""
-    allowed = " || ".join(f"self.format == '{each}'" for each in formats.split())
-    message = f"has no meaning with this format; remove it (it belongs to {listed(formats.split(), 'and')})"
-    return Rule(f"{allowed} || self.{name} == {default}", message, field=name)
-
-
-def _below(low: str, high: str) -> Rule:
-    """Of the thresholds of scaling. tau1 is half of tau2 where it is not given."""
-    value = {"tau1": "(has(self.tau1) ? self.tau1 : 0.5 * self.tau2)"}
-    lower, upper = (value.get(name, f"self.{name}") for name in (low, high))
-    by_default = " (by default half of tau2)" if high == "tau1" else ""
-    return Rule(f"{lower} < {upper}", f"{low} must be below {high}{by_default}", field=None if low == "tau1" else low)
-
-
-def _has_one(of: str, *names: str) -> str:
-    """Whether any of these fields is given."""
-    return f"({' || '.join(f'has({of}.{name})' for name in names)})"
-
-
-_TIMES = ("within", "each", "before", "after")
-"""Fields of windows of time."""
-_OF_TWO = ("before", "after", "slide")
-"""Fields of windows of two streams."""
-_UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
-_FORMS = ("has(self.within)", _has_one("self", "before", "after"), "has(self.each)", "has(self.rows)", _UNBOUNDED.format("self"))
-
-_QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
-_WITHOUT_STREAMS = (
-    "j.condition.lowerAscii()"
-    + "".join(
-        f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
-        for number in range(MOST_STREAMS)
-    )
-)
-"""A condition less the names of streams. To look each name up would cost more, of 16 joins, than an API server takes; so a name that ends
-in a stream's is let through, and the operator refuses it."""
-_PLAIN = "j.condition.matches('[\\'\"`]|--|/[*]')"
-
-
-_OF_PAIRS = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.exists(s, has(s.source.join))))"
-"""Whether each join is over the two streams that its condition names (``manifest.resolve``)."""
-
-
-def _fixed(what: str, of: str, unchanged: str) -> Rule:
-    """What may not change under an existing checkpoint (``job.Job.fingerprint``), for lists of streams or joins, by name."""
-    kept = " && ".join(
-        f"has(self.checkpoint.{name}) == has(oldSelf.checkpoint.{name})"
-        f" && (!has(self.checkpoint.{name}) || self.checkpoint.{name} == oldSelf.checkpoint.{name})"
-        for name in ("location", "persistentVolumeClaim")
-    )
-    rule = f"!({kept}) || self.{of}.all(s, oldSelf.{of}.all(o, s.name != o.name || {unchanged}))"
-    return Rule(rule, f"{what} may not change under the same checkpoint; give another checkpoint, or make another {KIND}")
-
-
-RULES: Mapping[type[Part], tuple[Rule, ...]] = {
-    sources.Source: (_exactly_one(*_names(sources.Source)),),
-    sinks.Sink: (_exactly_one(*_names(sinks.Sink)),),
-    sources.Rate: (_exactly_one(*_names(sources.Rate)),),
-    model.Checkpoint: (_exactly_one("location", "persistentVolumeClaim"),),
-    sources.FilesSource: (
-        Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
-        Rule(
-            r"""!(self.delimiter in ['"', '\n', '\r'])""",
-            "cannot separate values; use another character, such as ;",
-            field="delimiter",
-        ),
-        _only_csv("header", "true", "csv"),
-        _only_csv("delimiter", "','", "csv"),
-        _only_csv("settle", quoted(str(sources.FilesSource.model_fields["settle"].default)), "json csv"),
-    ),
-    sinks.FilesSink: (
-        Rule(
-            "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
-            "is only for format parquet; remove it, or write parquet",
-            field="compression",
-        ),
-    ),
-    sources.KafkaSource: (
-        _exactly_one("topic", "topicPattern"),
-        Rule(
-            "!has(self.topic) || (self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..']))",
-            "is not the name of a topic; use letters, digits, ., _ and -",
-            field="topic",
-        ),
-        Rule(
-            "!has(self.discoveryInterval) || has(self.topicPattern)",
-            "is for topicPattern, and there is none; remove it, or give topicPattern",
-            field="discoveryInterval",
-        ),
-    ),
-    sinks.KafkaSink: (
-        Rule(
-            "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
-            "is not the name of a topic; use letters, digits, ., _ and -",
-            field="topic",
-        ),
-    ),
-    snapshots.SnapshotStore: (_exactly_one(*_names(snapshots.SnapshotStore)),),
-    snapshots.Snapshots: (
-        Rule(
-            "self.punctuation || has(self.every) || has(self.size)",
-            "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
-        ),
-        Rule(
-            "!self.punctuation || !(has(self.every) || has(self.size))",
-            "excludes every and size; keep one",
-            field="punctuation",
-        ),
-        Rule(
-            "self.maxDelay == 0 || (has(self.every) && has(self.size))",
-            "needs every and size; give both, or remove maxDelay",
-            field="maxDelay",
-        ),
-    ),
-    sources.Spike: (
-        Rule(
-            f"!has(self.every) || {seconds('self.__for__')} <= {seconds('self.every')}",
-            "must be at most every; shorten it",
-            "'must be at most every (' + self.every + '); shorten it'",
-            field="for",
-        ),
-    ),
-    sources.Uniform: (Rule("self.min <= self.max", "must be at most max", field="min"),),
-    sources.Hotspot: (
-        Rule("self.min <= self.max", "must be at most max", field="min"),
-        # A closed range of whole numbers has one value more than its ends are apart.
-        Rule(
-            "self.min > self.max || (self.width > 0.0 && self.width <= self.max - self.min + 1.0)",
-            "must be above 0 and at most as wide as min to max",
-            field="width",
-        ),
-    ),
-    model.Stream: (
-        Rule(
-            "has(self.schema) != has(self.source.join)",
-            "must be given, but where the source is a join, whose output it follows from",
-            field="schema",
-        ),
-        Rule(
-            "has(self.eventTime) || !self.watermark.matches('[1-9]')",
-            "needs eventTime; name the column of event times there, or remove watermark",
-            field="watermark",
-        ),
-        Rule(
-            "has(self.eventTime) || !has(self.maxAhead)",
-            "needs eventTime; name the column of event times there, or remove maxAhead",
-            field="maxAhead",
-        ),
-    ),
-    model.Window: (
-        Rule(one_of(*_FORMS), "give exactly one of within, before and after, each, rows, and unbounded: true"),
-        Rule(
-            f"!has(self.slide) || {_has_one('self', 'within', 'before', 'after')}",
-            "has no meaning with each, rows or unbounded; remove it, or give within, or before and after",
-            field="slide",
-        ),
-        *(
-            Rule(
-                f"!has(self.slide) || !has(self.{name}) || !self.{name}.matches('[1-9]')"
-                f" || {seconds('self.slide')} <= {seconds(f'self.{name}')}",
-                f"must be at most {name}, or tuples would lie between two windows; shorten it",
-                f"'must be at most {name} (' + self.{name} + '), or tuples would lie between two windows; shorten it'",
-                field="slide",
-            )
-            for name in ("within", "before", "after")
-        ),
-    ),
-    model.SchemeSpec: tuple(
-        Rule(
-            f"!has(self.{name}) || self.model == '{owner}'",
-            f"is only for model {owner}; remove one of them",
-            f"'is only for model {owner}, and the model is ' + self.model + '; remove one of them'",
-            field=name,
-        )
-        for name, owner in (("sigma", "readj"), ("groups", "biclique"))
-    ),
-    model.Workers: (
-        Rule("self.min <= self.max", "must be at most max", field="min"),
-        Rule(
-            "self.floor <= 1 || (self.min <= self.floor && self.floor <= self.max)",
-            "must be at least min and at most max, or 1 for none",
-            field="floor",
-        ),
-        Rule(
-            "!has(self.capacity) || !has(self.capacityTuples)",
-            "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them",
-            field="capacity",
-        ),
-        Rule(
-            "self.perExecutor <= self.max",
-            "must be at most max, or each pod would have room for workers that never come",
-            field="perExecutor",
-        ),
-    ),
-    model.Scaling: (_below("tau0", "tau1"), _below("tau1", "tau2"), _below("tau2", "tau3")),
-    model.Spec: (
-        Rule(
-            "self.streams.all(a, self.streams.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
-            "two streams have the same name (case does not count); choose another",
-            field="streams",
-        ),
-        Rule(
-            f"!self.joins.exists(j, {_has_one('j.window', *_TIMES)}) || self.streams.all(s, has(s.eventTime))",
-            "a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded",
-            field="streams",
-        ),
-        Rule(
-            "self.joins.all(a, self.joins.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
-            "two joins have the same name (case does not count); choose another",
-            field="joins",
-        ),
-        Rule(
-            " || ".join(
-                f"self.joins.all(j, {form})"
-                for form in (_has_one("j.window", *_TIMES), "has(j.window.rows)", _UNBOUNDED.format("j.window"))
-            ),
-            "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others"
-            " into a manifest of their own",
-            field="joins",
-        ),
-        Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins.all(j, j.type == 'inner')",
-            "a type other than inner is for two streams; remove it, for inner",
-            field="joins",
-        ),
-        Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
-            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or unbounded: true",
-            field="joins",
-        ),
-        Rule(
-            f"!{_OF_PAIRS} || !self.joins.exists(j, has(j.window.rows))",
-            "rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded: true",
-            field="joins",
-        ),
-        Rule(
-            "self.streams.all(s, !has(s.source.join) || self.joins.exists(j, j.name == s.source.join))",
-            "a stream reads the results of a join that is not there; name one of joins",
-            field="streams",
-        ),
-        Rule(
-            "self.streams.size() > 2 || !self.streams.exists(s, has(s.source.join))",
-            "a stream of results needs the two streams of that join beside it, and one to join its results with; give them",
-            field="streams",
-        ),
-        Rule(
-            "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
-            "a join has no sink, and no stream reads its results; give files, delta, iceberg, postgres, kafka or console",
-            field="joins",
-        ),
-        Rule(
-            f"{_OF_PAIRS} || self.joins.all(j, !has(j.window.each)"
-            " || (j.window.each.size() == self.streams.size() && self.streams.all(s, s.name in j.window.each)))",
-            "each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may be",
-            field="joins",
-        ),
-        # Where the text has quotes or comments, a dot in it may be anything.
-        Rule(
-            f"self.joins.all(j, {_PLAIN} || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
-            "condition refers to a stream that is not there; write stream.column with the names of streams",
-            field="joins",
-        ),
-        Rule(
-            "!self.joins.exists(j, has(j.output.snapshots) && j.output.snapshots.punctuation) || self.streams.all(s, has(s.punctuation))",
-            "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
-            field="streams",
-        ),
-        Rule(
-            "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",
-            "shedding makes results of anti joins wrong: a tuple whose match was shed seems to have none; set shedding.model to off",
-            field="shedding",
-        ),
-        Rule(
-            "!has(self.scaling.budget) || self.shedding.model != 'off'",
-            "the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it",
-            field="scaling",
-        ),
-        Rule(
-            "!has(self.scaling.budget) || self.joins.exists(j, j.type == 'inner')",
-            "the budget counts results of inner joins, and there are none; remove it",
-            field="scaling",
-        ),
-        Rule(
-            "self.streams.map(s, s.name) == oldSelf.streams.map(s, s.name)",
-            f"the streams' names and order may not change; make another {KIND}",
-            field="streams",
-        ),
-        Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins[0].name == oldSelf.joins[0].name",
-            f"the name of a join of three and more streams may not change; make another {KIND}",
-            field="joins",
-        ),
-        _fixed(
-            "a stream's source (its kind, directory or topic, and format)",
-            "streams",
-            " && ".join(
-                [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)]
-                # A pattern may follow a topic, which the operator compares it with.
-                + [
-                    "(!has(s.source.kafka) || !has(o.source.kafka) || !has(s.source.kafka.topic)"
-                    " || (has(o.source.kafka.topic) && s.source.kafka.topic == o.source.kafka.topic))"
-                ]
-                + [
-                    f"(!has(s.source.{kind}) || !has(o.source.{kind})"
-                    f" || ({' && '.join(f's.source.{kind}.{name} == o.source.{kind}.{name}' for name in names)}))"
-                    for kind, names in (
-                        ("files", ("path", "format")),
-                        ("kafka", ("format",)),
-                        ("delta", ("path",)),
-                        ("iceberg", ("table",)),
-                    )
-                ]
-            ),
-        ),
-        _fixed("a stream's schema", "streams", same("schema")),
-        _fixed("a stream's eventTime", "streams", same("eventTime")),
-        _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
-        _fixed("a join's condition", "joins", "s.condition == o.condition"),
-        _fixed("a join's type", "joins", same("type")),
-        _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
-    ),
-}
-
-
 def definition() -> Json:
     """The CustomResourceDefinition. Raises ValueError for a model with an unbounded field."""
     spec = _structural(model.Spec)
@@ -443,7 +81,7 @@ def definition() -> Json:
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": [_NAME.schema()],
+        "x-kubernetes-validations": [NAME.schema()],
     }
     version = {
         "name": VERSION,
@@ -490,12 +128,6 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
     if priority:
         column["priority"] = priority
     return column
-
-
-_NAME = Rule(
-    "self.metadata.name.matches('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')",
-    "metadata.name is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
-)
 
 
 def _structural(part: type[Part]) -> Json:

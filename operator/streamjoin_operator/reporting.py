@@ -9,6 +9,7 @@ from streamjoin_operator import api, children, names, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.definition import Definition
 from streamjoin_operator.drift import Object
+from streamjoin_operator.facts import Facts
 from streamjoin_operator.instants import instant
 from streamjoin_operator.measurement import Source
 from streamjoin_operator.ports import Ports
@@ -69,13 +70,13 @@ class Reporter:
         if found is not None:
             self._seen.saw(found)
 
-    def _facts(self, reconciliation: Reconciliation) -> status.Facts:
+    def _facts(self, reconciliation: Reconciliation) -> Facts:
         derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
         scaler = reconciliation.memo.scaler
         measured = None if scaler is None or reconciliation.refused is not None else scaler.measured
         annotations = ((reconciliation.memo.record or {}).get("metadata") or {}).get("annotations") or {}
         containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
-        return status.Facts(
+        return Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,
             paused=reconciliation.is_paused,

@@ -1,0 +1,118 @@
+"""What a manifest's fields must be together: names that exist, SQL that resolves, numbers in order, one of many forms.
+
+A check is a generator of problems over parts that may lack refused fields (``fields.partial``). Reading a refused field
+ends that check, and only that one: the field has its own problem already.
+
+==============  ========================================================================================================
+``streams``     ``spec.streams``: names, schemas, columns, sources, and results of joins that they read
+``joins``       ``spec.joins``: names, conditions, types, the streams that each is over
+``windows``     ``spec.joins[].window``
+``outputs``     ``spec.joins[].output``: sinks and columns; ``snapshots``: its snapshots
+``scaling``     ``spec.workers``, ``spec.scaling``, ``spec.shedding``
+``scheme``      ``spec.scheme``
+``places``      ``spec.checkpoint``; directories and topics that must not be each other's
+``doubtful``    what is allowed but perhaps not meant
+``check``       what all checks have in common
+==============  ========================================================================================================
+
+What one kind of source, sink or store must be is in ``manifest.kafka``, ``topics``, ``tables``, ``stores`` and ``generated``.
+
+Always holds: a manifest whose fields are right by themselves and for which :func:`problems` finds nothing can be
+compiled.
+"""
+
+from __future__ import annotations
+
+import re
+
+from streamjoin.language.graph import MOST_STREAMS
+from streamjoin.manifest import model
+from streamjoin.manifest.fields import until_refused
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.together.check import Check, value_at
+from streamjoin.manifest.together.doubtful import remarks
+from streamjoin.manifest.together.joins import (
+    condition_problems,
+    join_name_problems,
+    pair_problems,
+    streams_over,
+    type_problems,
+    unjoined_problems,
+)
+from streamjoin.manifest.together.outputs import column_checks, sink_checks
+from streamjoin.manifest.together.places import checkpoint_problems, place_problems, topic_loop_problems
+from streamjoin.manifest.together.scaling import budget_problems, shedding_problems, tau_problems, workers_problems
+from streamjoin.manifest.together.scheme import key_problems, scheme_problems
+from streamjoin.manifest.together.snapshots import snapshot_punctuation_problems, snapshots_end_problems, snapshots_problems
+from streamjoin.manifest.together.streams import (
+    declared_schemas,
+    held_problems,
+    results_read_problems,
+    schemas_by_name,
+    stream_checks,
+    stream_name_problems,
+)
+from streamjoin.manifest.together.windows import window_checks, window_kind_problems
+
+__all__ = ["problems", "remarks"]
+
+_RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def problems(manifest: Manifest) -> list[Problem]:
+    """Everything that is wrong with the fields together."""
+    checks = [_name(manifest), _counts(manifest), stream_name_problems(manifest)]
+    checks += [workers_problems(manifest), tau_problems(manifest), budget_problems(manifest)]
+    streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
+    joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
+    of_pairs = len(streams) > 2 and (len(joins) > 1 or any(value_at(stream, "source", "join") for stream in streams))
+    schemas, wrong = declared_schemas(manifest, streams, joins)
+    checks += [iter(wrong), results_read_problems(streams, joins)]
+    for index, (stream, schema) in enumerate(zip(streams, schemas, strict=True)):
+        checks += stream_checks(f"spec.streams[{index}]", stream, schema)
+    by_name = schemas_by_name(streams, schemas)
+    for index, join in enumerate(joins):
+        field = f"spec.joins[{index}]"
+        is_read = any(value_at(stream, "source", "join") == value_at(join, "name") for stream in streams)
+        checks += sink_checks(f"{field}.output.sink", join, is_read=is_read)
+        checks += [shedding_problems(field, join, manifest), snapshots_end_problems(f"{field}.output.snapshots", join)]
+        over = streams_over(manifest, index, streams) if of_pairs else range(len(streams))
+        if over is None:
+            checks.append(pair_problems(field, manifest, index))
+            continue
+        checks.append(type_problems(field, join, len(over)))
+        checks += window_checks(f"{field}.window", join, streams, over, of_pairs=of_pairs)
+        if by_name is not None:
+            known = {name: by_name[name] for name in (streams[number].name for number in over)}
+            checks += [condition_problems(field, join, known), *column_checks(f"{field}.output", join, manifest, known)]
+            checks.append(snapshots_problems(f"{field}.output", join, manifest, known))
+    if of_pairs:
+        checks.append(unjoined_problems(manifest, streams, joins))
+    if by_name is not None and joins:
+        checks += [key_problems(manifest, by_name), held_problems(manifest, by_name)]
+    checks += [join_name_problems(joins), window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
+    checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]
+    return [problem for check in checks for problem in until_refused(check)]
+
+
+def _name(manifest: Manifest) -> Check:
+    name = manifest.metadata.name
+    if not _RESOURCE_NAME.fullmatch(name):
+        message = "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters"
+        yield Problem("metadata.name", name, message)
+
+
+def _counts(manifest: Manifest) -> Check:
+    spec = manifest.spec
+    streams = len(spec.streams)
+    if streams > MOST_STREAMS:
+        remedy = "join some of them in a manifest of their own, and read its results here"
+        yield Problem("spec.streams", None, f"has {streams} streams, and there may be 2 to {MOST_STREAMS}; {remedy}")
+    elif streams < 2:
+        message = f"has {streams} stream{'s' * (streams == 0)}; give two (one source may be read by both)"
+        yield Problem("spec.streams", None, message)
+    joins = len(spec.joins)
+    if not 1 <= joins <= model.MOST_JOINS:
+        remedy = "move the others into a manifest of their own" if joins else "give one"
+        yield Problem("spec.joins", None, f"has {joins} joins, and there may be 1 to {model.MOST_JOINS}; {remedy}")

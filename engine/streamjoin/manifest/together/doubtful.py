@@ -1,0 +1,78 @@
+"""What is allowed but perhaps not meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamjoin.language.graph import join_graph
+from streamjoin.language.join_type import JoinType
+from streamjoin.language.predicate import MainKind
+from streamjoin.language.schema import Schema
+from streamjoin.manifest import model, resolve
+from streamjoin.manifest.kafka import kafka_client_remarks
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.problem import Problem, listed
+from streamjoin.manifest.stores import postgres_sink_remarks, store_remarks
+from streamjoin.manifest.tables import catalog_remarks
+from streamjoin.manifest.together.check import Check, value_at
+
+
+def remarks(manifest: Manifest) -> list[Problem]:
+    """What is allowed but perhaps not meant, of a manifest without problems."""
+    found: list[Problem] = []
+    spec = manifest.spec
+    if spec.checkpoint.location is None:
+        found.append(Problem("spec.checkpoint", None, "has no location, which a run outside Kubernetes needs"))
+    if spec.security.tls is not None:
+        message = "is for pods; streamjoin run keeps all connections on this machine, with a secret of its own and without TLS"
+        found.append(Problem("spec.security.tls", None, message))
+    mode, rules = spec.scaling.mode, spec.scaling.rules
+    if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
+        message = "adds no workers, while deallocate removes them for good; give both the same mode"
+        found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
+    schemas = resolve.schemas_of(spec)
+    for index, join in enumerate(spec.joins):
+        own = resolve.over(spec, index, schemas)
+        found += _index_remarks(f"spec.joins[{index}].condition", join.condition, own)
+        found += _join_remarks(f"spec.joins[{index}]", join, spec)
+    if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
+        message = (
+            "have no pair of keys that all of their conditions limit, so every tuple meets every other one on some worker, or is held once"
+            " for each pair of keys, whichever is expected to hold less; to send fewer tuples, move joins of other keys into a manifest of"
+            " their own"
+        )
+        found.append(Problem("spec.joins", None, message))
+    for index, stream in enumerate(spec.streams):
+        found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
+        found += catalog_remarks(f"spec.streams[{index}].source.iceberg", stream.source.iceberg)
+    return found
+
+
+def _index_remarks(field: str, text: str, schemas: Mapping[str, Schema]) -> Check:
+    if len(schemas) > 2:
+        graph = join_graph(text, dict(schemas))
+        for edge in graph.edges:
+            if edge.main.kind is MainKind.ALL:
+                pair = listed([graph.streams[stream] for stream in sorted(graph.ends(edge))], "and")
+                message = f"has no predicate of {pair} that an index serves; every pair of tuples of {pair} will be compared"
+                yield Problem(field, None, message)
+        return
+    condition = resolve.condition(text, schemas)
+    if all(candidate.main.kind is MainKind.ALL for candidate in condition.candidates):
+        reasons = "".join(f" ({unmatched.reason})" for unmatched in condition.unmatched[:1])
+        yield Problem(field, None, f"has no predicate that an index serves{reasons}; every pair of tuples will be compared")
+
+
+def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
+    kind = JoinType(join.type)
+    if kind.gives_unmatched and spec.shedding.model != "off":
+        message = f"sheds tuples, and by {field}.type: {kind} the matches of a shed tuple then come as tuples without a match"
+        yield Problem("spec.shedding.model", spec.shedding.model, message)
+    if kind.gives_unmatched and join.window.unbounded:
+        message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
+        yield Problem(f"{field}.window.unbounded", None, message)
+    yield from kafka_client_remarks(f"{field}.output.sink.kafka", value_at(join, "output", "sink", "kafka"))
+    yield from postgres_sink_remarks(f"{field}.output.sink.postgres", value_at(join, "output", "sink", "postgres"))
+    yield from catalog_remarks(f"{field}.output.sink.iceberg", value_at(join, "output", "sink", "iceberg"))
+    if join.output.snapshots is not None:
+        yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)

@@ -1,0 +1,76 @@
+"""What ``spec.joins`` must be together: names, conditions that resolve, the streams that each is over, types.
+
+Their windows are in ``windows``, their results in ``outputs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamjoin.language.errors import SqlError
+from streamjoin.language.graph import join_graph
+from streamjoin.language.schema import Schema
+from streamjoin.manifest import model, resolve
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import UnparsedError
+from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.together.check import Check, sql_problem, value_at
+
+
+def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]) -> list[int] | None:
+    """The numbers of the two streams that a join of pairs is over; None where its condition does not say so."""
+    try:
+        names = resolve.names_over(manifest.spec, index)
+    except (SqlError, UnparsedError, AttributeError):
+        return None
+    return [number for number, stream in enumerate(streams) if value_at(stream, "name") in names]
+
+
+def join_name_problems(joins: Sequence[model.Join]) -> Check:
+    """Whether no two names are the same."""
+    first: dict[str, int] = {}
+    for index, join in enumerate(joins):
+        name = value_at(join, "name")
+        if not isinstance(name, str):
+            continue
+        if name.casefold() in first:
+            message = f"is the name of spec.joins[{first[name.casefold()]}] too (case does not count); choose another"
+            yield Problem(f"spec.joins[{index}].name", name, message)
+        first.setdefault(name.casefold(), index)
+
+
+def type_problems(field: str, join: model.Join, streams: int) -> Check:
+    """Whether a join over so many streams can have its type."""
+    if streams > 2 and join.type != "inner":
+        yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; remove it, for inner")
+
+
+def condition_problems(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
+    """Whether it resolves. ``schemas``: of the streams that the join is over."""
+    try:
+        if len(schemas) > 2:
+            join_graph(join.condition, dict(schemas))
+        else:
+            resolve.condition(join.condition, schemas)
+    except SqlError as error:
+        yield sql_problem(f"{field}.condition", join.condition, error)
+
+
+def pair_problems(field: str, manifest: Manifest, index: int) -> Check:
+    """Why a condition does not say which two streams its join is over (``streams_over``)."""
+    join = manifest.spec.joins[index]
+    try:
+        resolve.names_over(manifest.spec, index)
+    except SqlError as error:
+        yield sql_problem(f"{field}.condition", join.condition, error)
+
+
+def unjoined_problems(manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
+    """Streams that no join of two of them is over."""
+    over = [streams_over(manifest, index, streams) for index in range(len(joins))]
+    if None in over:
+        return
+    for number, stream in enumerate(streams):
+        if not any(number in (numbers or ()) for numbers in over):
+            message = "is in no join's condition, and each is over the two streams that its own names; name it in one, or remove it"
+            yield Problem(f"spec.streams[{number}].name", stream.name, message)

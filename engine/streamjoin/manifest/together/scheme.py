@@ -1,0 +1,52 @@
+"""What ``spec.scheme`` must be: fields of its model, and a model for these joins and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamjoin.language.errors import SqlError
+from streamjoin.language.predicate import MainKind
+from streamjoin.language.schema import Schema
+from streamjoin.manifest import resolve
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.problem import Problem, listed
+from streamjoin.manifest.together.check import Check
+from streamjoin.scheme.models import HANDSHAKE, KEYED
+
+
+def scheme_problems(manifest: Manifest) -> Check:
+    """Fields that belong to another model, and joins that the model cannot have."""
+    scheme = manifest.spec.scheme
+    for name, owner in (("sigma", "readj"), ("groups", "biclique"), ("alpha", "handshake")):
+        value = getattr(scheme, name)
+        if value is not None and scheme.model != owner:
+            yield Problem(f"spec.scheme.{name}", value, f"is only for model {owner}, and the model is {scheme.model}; remove one of them")
+    if scheme.model == HANDSHAKE:
+        joins, streams = manifest.spec.joins, manifest.spec.streams
+        kind = joins[0].type if joins else None
+        if len(streams) > 2 or len(joins) > 1:
+            yield Problem("spec.scheme.model", scheme.model, "is for one join over two streams; choose broadcast or adsp")
+        elif kind is not None and kind != "inner":
+            message = f"is for joins of type inner, and spec.joins[0].type is {kind}; choose broadcast or adsp"
+            yield Problem("spec.scheme.model", scheme.model, message)
+
+
+def key_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether there are keys for a model that cuts along them."""
+    chosen, joins = manifest.spec.scheme.model, manifest.spec.joins
+    if chosen not in KEYED:
+        return
+    try:
+        found = resolve.layouts_of(manifest.spec, schemas)
+    except SqlError:
+        return
+    where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
+    apart = []
+    if (graph := found[0].graph) is not None:
+        ends = [sorted(graph.ends(edge)) for edge in graph.edges if edge.main.kind is not MainKind.RANGE]
+        apart = [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
+    elif not any(layout.cuts_keys for layout in found):
+        apart = ["the two streams"]
+    for pair in apart:
+        message = f"needs an equality, an order or a band between {pair} in {where}; use adsp or square"
+        yield Problem("spec.scheme.model", chosen, message)

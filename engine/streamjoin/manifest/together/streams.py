@@ -1,0 +1,241 @@
+"""What ``spec.streams`` must be together: names, schemas, columns that exist, sources, results of joins that are there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from streamjoin.language.ddl import parse_schema
+from streamjoin.language.errors import SqlError
+from streamjoin.language.graph import MOST_STREAMS
+from streamjoin.language.schema import Schema
+from streamjoin.language.sql import parse_boolean
+from streamjoin.language.types import TypeName
+from streamjoin.manifest import model, resolve, sources
+from streamjoin.manifest.generated import generator_problems
+from streamjoin.manifest.kafka import kafka_client_problems, metadata_problems, raw_problems, registry_problems
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import UnparsedError
+from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.tables import catalog_problems
+from streamjoin.manifest.together.check import Check, as_text, one_of, sql_problem, value_at
+
+_TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
+
+
+def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> list[Check]:
+    """The checks of one stream by itself. ``schema``: None where it is not known: the checks that read it are left out."""
+    kafka = value_at(stream, "source", "kafka")
+    checks = [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", kafka)]
+    checks.append(registry_problems(f"{field}.source.kafka", kafka))
+    checks.append(catalog_problems(f"{field}.source.iceberg", value_at(stream, "source", "iceberg")))
+    if schema is not None:
+        checks += [_event_time(field, stream, schema), _where(field, stream, schema), _punctuation(field, stream, schema)]
+        checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
+        checks += [raw_problems(field, kafka, schema), metadata_problems(field, kafka, schema)]
+    return [*checks, _watermark(field, stream), _max_ahead(field, stream)]
+
+
+def stream_name_problems(manifest: Manifest) -> Check:
+    """Whether each name can stand in SQL, and no two are the same."""
+    first: dict[str, int] = {}
+    for index, stream in enumerate(manifest.spec.streams):
+        name = value_at(stream, "name")
+        if not isinstance(name, str):
+            continue
+        field = f"spec.streams[{index}].name"
+        if not resolve.IDENTIFIER.fullmatch(name):
+            message = "cannot stand in SQL; use letters, digits and _, beginning with a letter"
+            yield Problem(field, name, message)
+        elif not resolve.is_stream_name(name):
+            yield Problem(field, name, f"is a word of SQL; choose another name, such as {name}_stream")
+        if name.casefold() in first:
+            message = f"is the name of spec.streams[{first[name.casefold()]}] too (case does not count); choose another"
+            yield Problem(field, name, message)
+        first.setdefault(name.casefold(), index)
+
+
+def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
+    name = stream.event_time
+    if name is None:
+        return
+    times = [column.name for column in schema.columns if column.type.name in _TIMES]
+    column = schema.get(name)
+    remedy = f"name one of these: {listed(times)}" if times else "add a TIMESTAMP column to the schema"
+    if column is None:
+        yield Problem(f"{field}.eventTime", name, f"is not a column of the schema; {remedy}")
+    elif column.type.name not in _TIMES:
+        yield Problem(f"{field}.eventTime", name, f"is {column.type}, not TIMESTAMP or TIMESTAMP_NTZ; {remedy}")
+
+
+def _watermark(field: str, stream: model.Stream) -> Check:
+    if stream.event_time is None and stream.watermark.micros:
+        message = f"needs {field}.eventTime; name the column of event times there, or remove watermark"
+        yield Problem(f"{field}.watermark", str(stream.watermark), message)
+
+
+def _max_ahead(field: str, stream: model.Stream) -> Check:
+    if stream.event_time is None and stream.max_ahead is not None:
+        message = f"needs {field}.eventTime; name the column of event times there, or remove maxAhead"
+        yield Problem(f"{field}.maxAhead", str(stream.max_ahead), message)
+
+
+def _where(field: str, stream: model.Stream, schema: Schema) -> Check:
+    if stream.where is not None:
+        try:
+            parse_boolean(stream.where, {stream.name: schema})
+        except SqlError as error:
+            yield sql_problem(f"{field}.where", stream.where, error)
+
+
+def _punctuation(field: str, stream: model.Stream, schema: Schema) -> Check:
+    given = stream.punctuation
+    if given is None:
+        return
+    for name, text, parse in (("when", given.when, parse_boolean), ("id", given.id, resolve.punctuation_id)):
+        try:
+            parse(text, {stream.name: schema})
+        except SqlError as error:
+            yield sql_problem(f"{field}.punctuation.{name}", text, error)
+
+
+def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
+    seen: set[str] = set()
+    for index, name in enumerate(stream.select or ()):
+        here = f"{field}.select[{index}]"
+        if schema.get(name) is None:
+            close = closest(name, schema.names)
+            remedy = f"did you mean {close}?" if close else f"the columns are {listed(schema.names, 'and')}"
+            yield Problem(here, name, f"is not a column of the schema; {remedy}")
+        elif name.casefold() in seen:
+            yield Problem(here, name, "is listed twice; remove one")
+        seen.add(name.casefold())
+
+
+def _source(field: str, stream: model.Stream) -> Check:
+    source = stream.source
+    yield from one_of(field, source, tuple(sources.Source.model_fields))
+    files = value_at(source, "files")
+    if isinstance(files, sources.FilesSource):
+        yield from _files_source(f"{field}.files", files)
+    rate = value_at(source, "generator", "rate")
+    if isinstance(rate, sources.Rate):
+        yield from one_of(f"{field}.generator.rate", rate, ("constant", "ramp", "diurnal", "spike"))
+        spike = rate.spike
+        if spike is not None and spike.every is not None and spike.length > spike.every:
+            message = f"must be at most every ({spike.every}); shorten it"
+            yield Problem(f"{field}.generator.rate.spike.for", str(spike.length), message)
+
+
+def _files_source(field: str, files: sources.FilesSource) -> Check:
+    if "pattern" in files.model_fields_set and "/" in files.pattern:
+        message = "has a /, and is compared with file names alone; put the directory into path"
+        yield Problem(f"{field}.pattern", files.pattern, message)
+    if "delimiter" in files.model_fields_set and files.delimiter in '"\n\r':
+        yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
+    uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv")}
+    for name, formats in uses.items():
+        # Kubernetes fills in defaults, so only what differs from them was meant.
+        if files.format not in formats and getattr(files, name) != type(files).model_fields[name].default:
+            message = f"has no meaning with format {files.format}; remove it (it belongs to {listed(formats, 'and')})"
+            yield Problem(f"{field}.{name}", as_text(getattr(files, name)), message)
+
+
+def _generator(field: str, stream: model.Stream, schema: Schema) -> Check:
+    generator = stream.source.generator
+    if generator is not None:
+        yield from generator_problems(f"{field}.generator", generator, schema, stream.event_time)
+
+
+def results_read_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
+    """Whether streams of results read joins that are there, and not what comes of themselves."""
+    names = [name for join in joins if isinstance(name := value_at(join, "name"), str)]
+    for index, stream in enumerate(streams):
+        read, field = value_at(stream, "source", "join"), f"spec.streams[{index}].source.join"
+        if isinstance(read, str) and read not in names:
+            close = closest(read, names)
+            named = f"the joins are {listed(names, 'and')}" if names else "name one of spec.joins"
+            remedy = f"did you mean {close}?" if close else named
+            yield Problem(field, read, f"is not a join of this resource; {remedy}")
+        elif isinstance(read, str) and len(streams) == 2:
+            yield Problem(field, read, "needs the two streams of that join beside it, and one to join its results with; give them")
+        elif isinstance(read, str) and _comes_of_itself(stream, streams, joins):
+            yield Problem(field, read, f"is made of {stream.name} itself; read another join, or another stream in its condition")
+
+
+def _comes_of_itself(stream: model.Stream, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> bool:
+    left, seen = [stream], set[str]()
+    while left:
+        read = value_at(left.pop(), "source", "join")
+        for join in joins:
+            if value_at(join, "name") == read and isinstance(read, str) and read not in seen:
+                seen.add(read)
+                with contextlib.suppress(SqlError, UnparsedError):
+                    by_name = {name: each for each in streams if isinstance(name := value_at(each, "name"), str)}
+                    over = [by_name[name] for name in resolve.named_by(join, by_name)]
+                    if stream in over:
+                        return True
+                    left += over
+    return False
+
+
+def declared_schemas(
+    manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]
+) -> tuple[list[Schema | None], list[Problem]]:
+    """The streams' schemas, None where one is refused here or for what it is made of; and what is wrong with them."""
+    found: dict[int, Schema] = {}
+    problems: list[Problem] = []
+    reading = [index for index, stream in enumerate(streams) if isinstance(value_at(stream, "source", "join"), str)]
+    for index, stream in enumerate(streams):
+        field, ddl = f"spec.streams[{index}]", getattr(stream, "ddl", "refused")
+        if index in reading and ddl is not None:
+            problems.append(Problem(f"{field}.schema", None, "follows from the output of the join that is the source; remove it"))
+        elif index not in reading and ddl is None:
+            problems.append(Problem(f"{field}.schema", None, "is missing; declare columns as Spark DDL, such as id BIGINT, at TIMESTAMP"))
+        elif index not in reading and isinstance(value_at(stream, "ddl"), str):
+            try:
+                found[index] = parse_schema(str(ddl))
+            except SqlError as error:
+                problems.append(sql_problem(f"{field}.schema", str(ddl), error))
+    names = [value_at(stream, "name") for stream in streams]
+    for _ in reading:
+        for index in reading:
+            if index not in found and isinstance(names[index], str):
+                known = {names[other]: schema for other, schema in found.items() if isinstance(names[other], str)}
+                with contextlib.suppress(SqlError, UnparsedError):  # the join has a problem of its own
+                    schema = resolve.schema_of_results(manifest.spec, names[index], known)
+                    if schema is not None:
+                        found[index] = schema
+    return [found.get(index) for index in range(len(streams))], problems
+
+
+def schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema] | None:
+    """The streams' schemas, or None where a problem told elsewhere keeps SQL from being resolved against them."""
+    found: dict[str, Schema] = {}
+    for stream, schema in zip(streams, schemas, strict=True):
+        name = value_at(stream, "name")
+        if not isinstance(name, str) or schema is None or not resolve.IDENTIFIER.fullmatch(name):
+            return None
+        if not resolve.is_stream_name(name):
+            return None
+        found[name] = schema
+    are_known = 2 <= len(streams) <= MOST_STREAMS and len({name.casefold() for name in found}) == len(streams)
+    return found if are_known else None
+
+
+def held_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether streams hold what is read once a pair was found. Looked at when all that reads it resolves."""
+    try:
+        needs = resolve.all_needs(manifest.spec, schemas)
+    except (SqlError, KeyError):
+        return
+    for index, stream in enumerate(manifest.spec.streams):
+        if stream.select is None:
+            continue
+        held = {name.casefold() for name in stream.select}
+        lacking: dict[str, str] = {}
+        for need in needs:
+            if need.stream == stream.name and need.column.casefold() not in held:
+                lacking.setdefault(need.column, need.field)
+        for column, field in lacking.items():
+            yield Problem(f"spec.streams[{index}].select", list(stream.select), f"lacks {column}, which {field} needs; add it")

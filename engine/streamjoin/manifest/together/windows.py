@@ -1,0 +1,103 @@
+"""What ``spec.joins[].window`` must be: of one form, of lengths in order, all of one kind, on streams that have times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamjoin.manifest import model
+from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.text import field_name
+from streamjoin.manifest.together.check import Check, as_text
+
+
+def window_checks(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int], *, of_pairs: bool) -> list[Check]:
+    """The checks of the window at ``field``. ``over``: the numbers of the streams that the join is over; ``of_pairs``: each join is over
+    two of more streams."""
+    own = [streams[number] for number in over]
+    return [_window(field, join, len(own), of_pairs=of_pairs), _each(field, join, own), _event_times(field, join, streams, over)]
+
+
+def _window_forms(window: model.Window) -> list[str]:
+    """The forms of window that are given; before and after are one form, and unbounded: false is none."""
+    given = window.model_fields_set
+    forms = {
+        "within": "within" in given,
+        "each": "each" in given,
+        "before and after": "before" in given or "after" in given,
+        "rows": "rows" in given,
+        "unbounded": "unbounded" in given and getattr(window, "unbounded", True),
+    }
+    return [form for form, is_given in forms.items() if is_given]
+
+
+def _window(field: str, join: model.Join, streams: int, *, of_pairs: bool = False) -> Check:
+    window = join.window
+    if of_pairs and window.rows is not None:
+        message = "counts the records of two streams, and there are more; give within, or before and after, or unbounded: true"
+        yield Problem(f"{field}.rows", window.rows, message)
+    forms = _window_forms(window)
+    if not forms:
+        others = "or each, or rows, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
+        yield Problem(field, None, f"is empty; give within, {others}")
+    elif len(forms) > 1:
+        yield Problem(field, None, f"has {listed([f'({f})' if ' ' in f else f for f in forms], 'and')}; keep one")
+    if streams > 2:
+        for name in ("before", "after", "slide"):
+            value = getattr(window, name)
+            if value is not None:
+                remedy = "remove it" if name == "slide" else "give within, or each, or rows, or unbounded: true"
+                yield Problem(f"{field}.{name}", as_text(value), f"is for two streams, and there are {streams}; {remedy}")
+        return
+    slide = window.slide
+    if slide is None or len(forms) != 1:
+        return
+    if forms[0] in ("each", "rows", "unbounded"):
+        message = f"has no meaning with {forms[0]}; remove it, or give within, or before and after"
+        yield Problem(f"{field}.slide", str(slide), message)
+        return
+    for name in ("within", "before", "after"):
+        length = getattr(window, name)
+        if length is not None and length.micros and length < slide:
+            message = f"must be at most {name} ({length}), or tuples would lie between two windows; shorten it"
+            yield Problem(f"{field}.slide", str(slide), message)
+            return
+
+
+def _each(field: str, join: model.Join, streams: Sequence[model.Stream]) -> Check:
+    """Whether it names all streams and no other."""
+    each = join.window.each
+    names = [stream.name for stream in streams]
+    if each is None or not names or len(set(names)) < len(names):
+        return
+    missing = [name for name in names if name not in each]
+    for name, span in each.items():
+        if name not in names:
+            close = closest(name, missing)
+            if close is not None:
+                missing.remove(close)
+            remedy = f"did you mean {close}?" if close else f"the streams are {listed(names, 'and')}"
+            yield Problem(f"{field}.{field_name(('each', name))}", str(span), f"is given to a stream that does not exist; {remedy}")
+    if missing:
+        message = f"lacks {listed(missing, 'and')}; give for every stream how long before the newest tuple of a result its tuple may be"
+        yield Problem(f"{field}.each", None, message)
+
+
+def _event_times(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int]) -> Check:
+    forms = _window_forms(join.window)
+    if {"within", "each", "before and after"} & set(forms):
+        for index in over:
+            if getattr(streams[index], "event_time", "refused") is None:
+                message = f"is missing, and {field} is one of time; name a TIMESTAMP column, or use rows or unbounded"
+                yield Problem(f"spec.streams[{index}].eventTime", None, message)
+
+
+def window_kind_problems(joins: Sequence[model.Join]) -> Check:
+    """Whether all windows are of one kind: they say together for how long tuples are held."""
+    forms = [_window_forms(join.window) for join in joins]
+    if any(len(each) != 1 for each in forms):
+        return
+    kinds = [form if form in ("rows", "unbounded") else "time" for (form,) in forms]
+    for index, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            message = "is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold them"
+            yield Problem(f"spec.joins[{index}].window", None, f"{message} together; move this one into a manifest of its own")

@@ -1,0 +1,91 @@
+"""What was observed of a StreamJoin: all that its status is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin.elastic.admission import FirstPlan
+from streamjoin.elastic.sample import Sample
+from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.driver import Report
+from streamjoin_operator.memory import WorkerMemory
+from streamjoin_operator.pod_trouble import Trouble
+from streamjoin_operator.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the status is made of."""
+
+    generation: int
+    suspended: bool = False
+    paused: bool = False
+    refused: tuple[Reason, str] | None = None
+    """Why the manifest cannot be acted on."""
+    trying: str | None = None
+    """What is tried before the driver is replaced."""
+    definition_lacks: str | None = None
+    """What the cluster's definition of StreamJoins lacks."""
+    former_names: str | None = None
+    """Fields that the manifest gives by a former name."""
+    deleting: tuple[Reason, str] | None = None
+    """How far its deletion is, where the state goes with it."""
+    driver_wanted: bool = False
+    """Whether there is a Deployment of one."""
+    driver_pods: int = 0
+    driver_ready: bool = False
+    trouble: Trouble | None = None
+    executors_trouble: Trouble | None = None
+    """Why executors that are wanted are not there."""
+    queries: Mapping[str, Any] | None = None
+    """``status.queries``; None: there are no query servers."""
+    queries_trouble: Trouble | None = None
+    """Why fewer of them are ready than are wanted."""
+    report: Report | None = None
+    plan_refused: str | None = None
+    """The driver's answer to a plan that it refuses."""
+    plan_dropped: str | None = None
+    """Why the driver has dropped a plan that the manifest asks for."""
+    initial_workers: int = 0
+    first: FirstPlan | None = None
+    """What is promised of the first plan, by the manifest."""
+    has_begun: bool = False
+    """Whether there is a driver, or once was one: what was promised then stays as it was."""
+    has_run: bool = False
+    """Whether there once was a plan: the first one is of the past."""
+    wanted_workers: int | None = None
+    change: Mapping[str, Any] | None = None
+    image: str = ""
+    memory: WorkerMemory | None = None
+    rolling: bool = False
+    """Whether the Deployment's newest template is not yet what runs."""
+    selector: str = ""
+    shed_ratio: dict[str, float] = field(default_factory=dict)
+    scaler: Autoscaler | None = None
+    """None: nothing is known of scaling."""
+    by_prometheus: Sample | None = None
+    """What Prometheus has said at this poll; None: nothing that could be trusted, or it was not asked."""
+    most_workers: int | None = None
+    """spec.workers.max; None where the manifest cannot be read."""
+    workers_per_executor: int | None = None
+    """spec.workers.perExecutor; None likewise."""
+    price: float = 0.0
+    at: float = 0.0
+    """Seconds since 1970."""
+
+
+def answers(facts: Facts) -> bool:
+    """Whether the driver said how it is."""
+    return facts.report is not None and bool(facts.report.health)
+
+
+def driver_state(facts: Facts) -> str:
+    """The driver's own word for its state; empty where it does not answer."""
+    return str(facts.report.health.get("state", "")) if facts.report is not None else ""
+
+
+def lacks_executors(facts: Facts) -> bool:
+    """Whether there is a plan, and nobody yet to carry it out."""
+    return facts.report is not None and facts.report.plan.get("readyWorkers") == 0
