@@ -1264,6 +1264,22 @@ CASES = [
         good=CHAIN,
     ),
     bad(
+        "results with a column of nothing",
+        "payments.paid AS at",
+        "payments.payed AS at",
+        'spec.joins[0].output.select[1]: "payments.payed AS at" is refused: unknown column payments.payed; payments has order_id, paid',
+        good=CHAIN,
+    ),
+    bad(
+        "results with a wrong column, of a condition with another",
+        'select: ["orders.id", "payments.paid AS at"]',
+        'select: ["orders.ident", "payments.paid AS at"]',
+        'spec.joins[0].condition: "orders.id = payments.nr" is refused: unknown column payments.nr; payments has order_id, paid',
+        'spec.joins[0].output.select[0]: "orders.ident" is refused: unknown column orders.ident; orders has id, ordered',
+        also=('condition: "orders.id = payments.order_id"', 'condition: "orders.id = payments.nr"'),
+        good=CHAIN,
+    ),
+    bad(
         "results that are made of themselves",
         "orders.id = payments.order_id",
         "orders.id = settled.id",

@@ -83,13 +83,13 @@ def problems(manifest: Manifest) -> list[Problem]:
             continue
         checks.append(type_problems(field, join, len(over)))
         checks += window_checks(f"{field}.window", join, streams, over, of_pairs=of_pairs)
-        if by_name is not None:
-            known = {name: by_name[name] for name in (streams[number].name for number in over)}
+        known = {name: by_name[name] for number in over if (name := value_at(streams[number], "name")) in by_name}
+        if 2 <= len(over) == len(known):
             checks += [condition_problems(field, join, known), *column_checks(f"{field}.output", join, manifest, known)]
             checks.append(snapshots_problems(f"{field}.output", join, manifest, known))
     if of_pairs:
         checks.append(unjoined_problems(manifest, streams, joins))
-    if by_name is not None and joins:
+    if by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
         checks += [key_problems(manifest, by_name), held_problems(manifest, by_name)]
     checks += [join_name_problems(joins), window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
     checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]

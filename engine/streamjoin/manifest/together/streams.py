@@ -209,18 +209,15 @@ def declared_schemas(
     return [found.get(index) for index in range(len(streams))], problems
 
 
-def schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema] | None:
-    """The streams' schemas, or None where a problem told elsewhere keeps SQL from being resolved against them."""
-    found: dict[str, Schema] = {}
-    for stream, schema in zip(streams, schemas, strict=True):
-        name = value_at(stream, "name")
-        if not isinstance(name, str) or schema is None or not resolve.IDENTIFIER.fullmatch(name):
-            return None
-        if not resolve.is_stream_name(name):
-            return None
-        found[name] = schema
-    are_known = 2 <= len(streams) <= MOST_STREAMS and len({name.casefold() for name in found}) == len(streams)
-    return found if are_known else None
+def schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | None]) -> dict[str, Schema]:
+    """The schemas of streams by which SQL can be resolved: of those that have one. None at all, where a problem with the streams' names or
+    their number, told elsewhere, keeps names in SQL from saying which stream is meant."""
+    names = [value_at(stream, "name") for stream in streams]
+    if not all(isinstance(name, str) and resolve.IDENTIFIER.fullmatch(name) and resolve.is_stream_name(name) for name in names):
+        return {}
+    if not 2 <= len(names) <= MOST_STREAMS or len({name.casefold() for name in names}) < len(names):
+        return {}
+    return {name: schema for name, schema in zip(names, schemas, strict=True) if schema is not None}
 
 
 def held_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
