@@ -1185,6 +1185,12 @@ CASES = [
         "model: biclique, sigma: 0.2",
         "spec.scheme.sigma: 0.2 is only for model readj, and the model is biclique; remove one of them",
     ),
+    bad(
+        "a share of a chain where there is none",
+        "model: adsp",
+        "model: adsp, alpha: 0.5",
+        "spec.scheme.alpha: 0.5 is only for model handshake, and the model is adsp; remove one of them",
+    ),
     bad("no groups", "model: adsp", "model: biclique, groups: 0", "spec.scheme.groups: 0 must be at least 1"),
     bad("a negative imbalance", "model: adsp", "model: readj, sigma: -1", "spec.scheme.sigma: -1 must be at least 0"),
     bad(

@@ -549,6 +549,8 @@ BEYOND = {
     "three streams: two joins",
     "an event time that the results do not have",
     "results that are made of themselves",
+    "results with a column of nothing",
+    "results with a wrong column, of a condition with another",
     "a pair's window that names another stream",
     "a semi join with results of the other stream",
     "a label by a name that none can have",

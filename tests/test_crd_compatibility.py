@@ -42,6 +42,7 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: two joins have the same name (case does not count); choose another": ONE_JOIN,
     "spec: rule: the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the"
     " others into a manifest of their own": ONE_JOIN,
+    "spec.scheme: rule: is only for model handshake; remove one of them": NEW_FIELD,
     "spec.scheme.model: enum lacks chain": "it is called broadcast, as the message says, since there is a real chain",
     "spec.workers.floor: default 0 became 1": "either says that there is none, and an HPA takes a scale of 0 for disabled",
     "spec.workers: rule: must be at least min and at most max, or 1 for none": "0 is taken as before; the message names the new default",

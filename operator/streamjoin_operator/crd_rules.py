@@ -226,7 +226,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             f"'is only for model {owner}, and the model is ' + self.model + '; remove one of them'",
             field=name,
         )
-        for name, owner in (("sigma", "readj"), ("groups", "biclique"))
+        for name, owner in (("sigma", "readj"), ("groups", "biclique"), ("alpha", "handshake"))
     ),
     model.Workers: (
         Rule("self.min <= self.max", "must be at most max", field="min"),
