@@ -84,7 +84,7 @@ chart: kubernetes ## Lint, render and install the chart, and upgrade to it, at a
 packages: setup ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
 	$(BIN)/python tools/release.py packages
 
-images: setup ## Build both images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
+images: setup ## Build the images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
 	$(BIN)/python tools/release.py images $(if $(TWICE),--twice)
 
 release: packages images ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified

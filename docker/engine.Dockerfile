@@ -1,6 +1,10 @@
 # The engine: driver and executors of a StreamJoin. Needs only this repository and Debian's and Python's package indices:
 #
 #     docker build -f docker/engine.Dockerfile -t streamjoin-engine:0.1.0 .
+#     docker build -f docker/engine.Dockerfile -t streamjoin-engine-tables:0.1.0 --target tables .
+#
+# The second image is the first, layer by layer, and one layer with the packages that Delta and Iceberg tables need; the operator takes it for joins
+# that have such tables.
 #
 # The result has a Java runtime of the modules that Spark needs, Python with the engine in /opt/streamjoin, tini, and busybox and bash for Spark's
 # scripts; no compiler, pip, perl or package manager. It runs as user 10001 with a read-only root file system: what it writes goes to /tmp and, in
@@ -9,6 +13,9 @@
 # All that is in it is locked by digest (locks/). Nothing of the image for another processor is run while it is built, so any machine builds it; its
 # containers then do without the archive of Java's classes, which START makes.
 ARG BASE=docker.io/library/debian:bookworm-slim
+# What the image for tables begins with: the stage of this file, or an image that was made of it. tools/images.sh gives the image, as another build of
+# the stage may have other bytes.
+ARG ENGINE=engine
 
 FROM --platform=${BUILDPLATFORM} ${BASE} AS tools
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \
@@ -45,7 +52,7 @@ RUN machine=$(dpkg --print-architecture) \
 
 # What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is.
 FROM tools AS packages
-COPY docker/prune-python.sh docker/trim_jars.py docker/used-jars.txt docker/unused-python.txt docker/
+COPY docker/prune-python.sh docker/check-libraries.sh docker/split-tables.sh docker/trim_jars.py docker/used-jars.txt docker/unused-python.txt docker/
 COPY docker/scipy docker/scipy
 RUN docker/install-python.sh engine ${TARGETARCH}
 
@@ -78,7 +85,13 @@ RUN mkdir -p /start/opt/streamjoin/share/streamjoin \
     && mv /opt/streamjoin/share/streamjoin/*.jsa /start/opt/streamjoin/share/streamjoin/ \
     && mkdir -p /start/opt/java/lib/server && mv /opt/java/lib/server/*.jsa /start/opt/java/lib/server/; fi
 
-FROM scratch
+# Whether tables find all that they need in both, on this machine's own processor.
+FROM start AS with-tables
+COPY docker/check_tables.py docker/
+RUN if [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
+    cp -a /tables/opt/streamjoin/. /opt/streamjoin/ && PYTHONDONTWRITEBYTECODE=1 /opt/streamjoin/bin/python docker/check_tables.py; fi
+
+FROM scratch AS engine
 COPY --from=root /root-fs /
 COPY --from=java /about /
 COPY --from=java /opt/java /opt/java
@@ -92,3 +105,9 @@ USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8080 7078 7079
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin"]
+
+FROM ${ENGINE} AS tables
+COPY --from=with-tables /tables /
+
+# The last stage is what a build without a target makes.
+FROM engine

@@ -26,7 +26,7 @@ RUN docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /root-fs python && do
 
 # What the operator needs has a stage and a layer of its own, which a change of its code leaves as it is.
 FROM tools AS packages
-COPY docker/prune-python.sh docker/unused-python.txt docker/
+COPY docker/prune-python.sh docker/check-libraries.sh docker/unused-python.txt docker/
 COPY docker/scipy docker/scipy
 RUN docker/install-python.sh operator ${TARGETARCH}
 

@@ -8,7 +8,7 @@ case $2 in
     *) echo "prune-python: $2: is no processor that images are made for; take amd64 or arm64" >&2; exit 1 ;;
 esac
 cd "$3"
-# Lines: IMAGE|both PATTERN
+# Lines: IMAGE|both PATTERN. What is for tables alone goes later (split-tables.sh).
 grep -v '^#' "$here/unused-python.txt" | while read -r image pattern; do
     if [ "$image" = both ] || [ "$image" = "$1" ]; then
         # shellcheck disable=SC2086 -- a pattern
@@ -38,12 +38,4 @@ find . -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.a' -o -name '*.pyx' -
 if [ -d scipy ]; then cp -r "$here/scipy/." scipy/; fi
 # Symbols for debuggers and linkers. Not of libraries that auditwheel has moved (*.libs), which strip may break.
 find . -type f -name '*.so*' -not -path './*.libs/*' -exec "$strip" --strip-unneeded {} +
-# A library that another one asks for must not have gone with its package: those of Debian alone are elsewhere.
-find . -type f -name '*.so*' | sed 's|.*/||' | sort -u > /tmp/libraries
-find . -type l -name '*.so*' | sed 's|.*/||' >> /tmp/libraries
-find . -type f -name '*.so*' -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u | while read -r library; do
-    case $library in
-        libc.so.*|libm.so.*|libdl.so.*|libpthread.so.*|librt.so.*|libutil.so.*|libgcc_s.so.*|libstdc++.so.*|libz.so.*|ld-linux-*) ;;
-        *) grep -qxF "$library" /tmp/libraries || { echo "prune-python: $library is left out, and something that stays asks for it" >&2; exit 1; } ;;
-    esac
-done
+"$here/check-libraries.sh" .

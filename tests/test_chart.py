@@ -115,6 +115,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"prometheus": {"allowedUrls": ["prometheus:9090"]}}, "allowedUrls"),
     ({"driverPolicy": {"hostAccess": "some"}}, "hostAccess"),
     ({"operator": {"port": 80}}, "port"),
+    ({"tables": {"digest": "none"}}, "tables.digest"),
     ({"extraEnv": {"A": "b"}}, "extraEnv"),
     ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
 ]
@@ -222,6 +223,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
         "a.b/c=d,e in (f,g),h notin (i),j,!k",
     ),
     "engine_image": ({"engine": {"repository": "r", "tag": "9"}}, "r:9"),
+    "tables_image": ({"tables": {"repository": "t", "digest": "sha256:" + "0" * 64}}, "t@sha256:" + "0" * 64),
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
@@ -252,8 +254,9 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "log_level": ({"operator": {"logLevel": "debug"}}, "debug"),
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
-IMPLIED = {"watch_namespaces": {"storage_version"}}
-"""Other settings that such a value changes: who may not see all of the cluster does not migrate it."""
+IMPLIED = {"watch_namespaces": {"storage_version"}, "engine_image": {"tables_image"}}
+"""Other settings that such a value changes: who may not see all of the cluster does not migrate it, and the image for
+tables is named after the engine's."""
 
 
 def settings_of(values: Object) -> Settings:
@@ -275,6 +278,17 @@ def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
     assert before[name] != wanted
     assert {field for field in after if after[field] != before[field]} == {name} | IMPLIED.get(name, set())
     assert after[name] == wanted
+
+
+def test_the_image_for_tables_is_named_after_the_engines() -> None:
+    mirrored = {"repository": "registry.example.com/team/streamjoin-engine", "tag": "9"}
+    settings = settings_of({"engine": mirrored})
+    assert settings.engine_image == "registry.example.com/team/streamjoin-engine:9"
+    assert settings.tables_image == "registry.example.com/team/streamjoin-engine-tables:9"
+    # An engine's digest is not that of the other image.
+    fixed = settings_of({"engine": {**mirrored, "digest": "sha256:" + "0" * 64}, "tables": {"tag": "8"}})
+    assert fixed.engine_image == "registry.example.com/team/streamjoin-engine@sha256:" + "0" * 64
+    assert fixed.tables_image == "registry.example.com/team/streamjoin-engine-tables:8"
 
 
 def test_without_values_settings_have_their_defaults() -> None:

@@ -337,3 +337,29 @@ def test_a_template_of_executors_that_the_api_server_refuses_leaves_the_join_as_
         assert generation(cluster) == before
         cluster.change({"executor": {"podTemplate": {"metadata": {"labels": {"team": "a"}}}}})
         wait_for("it is taken over", lambda: generation(cluster) == before + 1)
+
+
+@pytest.mark.apiserver
+def test_a_join_that_gets_a_table_is_tried_in_the_image_for_tables_first(cluster: Cluster) -> None:
+    joins = streamjoin()["spec"]["joins"]
+    joins[0]["output"]["sink"] = {"delta": {"path": "s3://bucket/table"}}
+    with cluster.operator(tables_image="engine-tables:1"):
+        cluster.run()
+        before = generation(cluster)
+        assert cluster.status()["image"] == "engine:1"
+        cluster.trial = UNPULLABLE
+        cluster.change({"joins": joins})
+        assert "image engine-tables:1: pod sj-one-trial-" in is_degraded(cluster)
+        assert generation(cluster) == before
+        cluster.trial = None
+        (pod,) = cluster.trials()
+        assert {container["image"] for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"])} == {"engine-tables:1"}
+        cluster.admin.delete(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}")
+        wait_for("the join with a table runs", lambda: generation(cluster) == before + 1)
+        cluster.ready()
+        is_well(cluster)
+        wait_for("it is told which image runs", lambda: cluster.status()["image"] == "engine-tables:1")
+        cluster.change({"joins": streamjoin()["spec"]["joins"]})
+        wait_for("the join without one runs", lambda: generation(cluster) == before + 2)
+        cluster.ready()
+        wait_for("the engine's image is taken again", lambda: cluster.status()["image"] == "engine:1")

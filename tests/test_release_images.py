@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -18,9 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import kubernetes_programs
-from release_steps import debian, images, layout, materials, publishing, sums
+import release as tool
+from release_steps import debian, images, layout, materials, packages, publishing, sums
 from release_steps.failure import ReleaseError
 from release_steps.packages import Source, build_chart
 from skips import lacks
@@ -56,6 +59,13 @@ def import_all(package, but=()):
 """Makes this Python know as little as an image's."""
 
 
+BOTH = ("streamjoin-engine", "streamjoin-engine-tables")
+WORDS = {"operator": {"both", "operator"}, "engine": {"both", "engine", "tables"}, "engine-tables": {"both", "engine"}}
+"""By image, the words that docker/unused-python.txt has for it."""
+TABLES = ["io.delta_changes", "io.delta_table", *(f"io.iceberg_{each}" for each in ("changes", "files", "rewrite", "table"))]
+"""The modules of the engine that its image has no packages for."""
+
+
 def left_out(image: str) -> list[str]:
     """Modules that docker/unused-python.txt removes from an image, as far as they are installed here."""
     site = Path(sysconfig.get_path("platlib"))
@@ -63,7 +73,7 @@ def left_out(image: str) -> list[str]:
     for line in (ROOT / "docker" / "unused-python.txt").read_text().splitlines():
         if not line.startswith("#"):
             whose, pattern = line.split()
-            for path in site.glob(pattern) if whose in ("both", image) else ():
+            for path in site.glob(pattern) if whose in WORDS[image] else ():
                 parts = [*path.relative_to(site).parts[:-1], path.name if path.is_dir() else path.name.split(".")[0]]
                 if all(part.isidentifier() for part in parts) and (path.is_dir() or path.suffix in (".py", ".so")):
                     found.add(".".join(parts))
@@ -103,9 +113,20 @@ raise SystemExit(pytest.main(["-q", "-k", "floor or behind or load", "-p", "no:c
 
 def test_the_engine_does_without_what_its_image_leaves_out(tmp_path: Path) -> None:
     draw = ["cli.draw", "cli.picture", "cli.frontier_picture", "cli.simulation_picture", "papers.picture"]
+    absent = left_out("engine")
+    assert {"deltalake", "pyiceberg", "sqlalchemy", "pyarrow._s3fs"} <= set(absent)
+    demo = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text())
+    demo["spec"]["joins"][0]["output"]["sink"] = {"delta": {"path": "table"}}
+    (tmp_path / "delta.yaml").write_text(yaml.safe_dump(demo))
     program = f"""
 import streamjoin
-import_all(streamjoin, {[f"streamjoin.{each}" for each in draw]!r})
+import_all(streamjoin, {[f"streamjoin.{each}" for each in (*draw, *TABLES)]!r})
+for table in {TABLES!r}:
+    try:
+        importlib.import_module("streamjoin." + table)
+    except ModuleNotFoundError:
+        continue
+    print(table, "needs no package that only tables have")
 import numpy
 from streamjoin.elastic import factors, mapping
 matrix = numpy.array([[1.0, 5.0, 0.0], [4.0, 1.0, 0.0]])
@@ -116,16 +137,34 @@ three = factors.Holders(3, numpy.arange(4), numpy.arange(3))
 print(factors.Factors.of(holders, three, old, new, matrix[old, new]).best(1)[2].tolist())
 print([name for name in sys.modules if name in ("numba", "llvmlite", "pandas", "grpc", "scipy.linalg", "scipy.special")])
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)    # as where it is not
+importlib.util.find_spec = lambda name, *more: None if name in {absent!r} else find(name, *more)    # as where it is not
 from streamjoin.cli import main
-try:
-    main(["run", {str(ROOT / "examples" / "demo.yaml")!r}, "--picture", "run.png"])
-except SystemExit as end:
-    print(end.code)
+for arguments in (["run", {str(ROOT / "examples" / "demo.yaml")!r}, "--picture", "run.png"], ["run", "delta.yaml", "--runner", "inline"]):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        print(end.code)
 """
-    done = run_without(left_out("engine"), program, tmp_path, ROOT / "engine")
-    assert done.stdout == "(1, 0, None) (1, 0, None)\n[5.0, 4.0]\n[]\n2\n", done.stderr
+    done = run_without(absent, program, tmp_path, ROOT / "engine")
+    assert done.stdout == "(1, 0, None) (1, 0, None)\n[5.0, 4.0]\n[]\n2\n2\n", done.stderr
+    assert "delta.yaml: spec.joins[0].output.sink.delta: needs the package deltalake, which is not installed; in pods remove" in done.stderr
     assert "'run.png' cannot be drawn without matplotlib, which images leave out; pip install 'streamjoin[engine]'" in done.stderr
+
+
+def test_the_engine_with_tables_joins_into_them_without_what_its_image_leaves_out(tmp_path: Path) -> None:
+    # The library of native functions is made with the image; here Numba compiles them.
+    absent = [name for name in left_out("engine-tables") if name not in ("numba", "llvmlite")]
+    assert not {"deltalake", "pyiceberg", "sqlalchemy", "pyarrow._s3fs"} & set(absent)
+    program = f"""
+import runpy
+check = {str(ROOT / "docker" / "check_tables.py")!r}
+sys.path.insert(0, str(pathlib.Path(check).parent))
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in {absent!r} else find(name, *more)
+runpy.run_path(check, run_name="__main__")
+"""
+    done = run_without(absent, program, tmp_path, ROOT / "engine")
+    assert done.stdout.endswith("tables have all that they need\n"), done.stdout + done.stderr
 
 
 def packed(files: dict[str, bytes]) -> bytes:
@@ -172,31 +211,39 @@ CONTENT = {
 }
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
-    """A release whose image has little in it, for two processors."""
-    directory = tmp_path / "release"
-    image = directory / images.DIRECTORY / "streamjoin-engine"
+OF_TABLES = {f"{SITE}/deltalake-1.6.6.dist-info/METADATA": b"Name: deltalake\nVersion: 1.6.6\nLicense: Apache-2.0\n"}
+SOURCE = Source(ROOT, "0" * 40, 1772366400)
+
+
+def image_of(directory: Path, name: str, *contents: dict[str, bytes]) -> str:
+    """Writes an image of these layers, for two processors, and gives its digest."""
+    image = directory / images.DIRECTORY / name
     (image / "blobs" / "sha256").mkdir(parents=True)
     (image / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     manifests = []
     for architecture in debian.ARCHITECTURES:
-        files = {name: content.replace(b"{arch}", architecture.encode()) for name, content in CONTENT.items()}
-        layer = packed(files)
-        diff = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
-        config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff]}}
+        layers = [packed({path: file.replace(b"{arch}", architecture.encode()) for path, file in files.items()}) for files in contents]
+        diffs = [f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}" for layer in layers]
+        config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": diffs}}
         manifest = {
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **put(image, json.dumps(config).encode())},
-            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **put(image, layer)}],
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **put(image, layer)} for layer in layers],
         }
         manifests.append({"mediaType": manifest["mediaType"], **put(image, json.dumps(manifest).encode())})
     (image / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
-    digest = layout.join(image, "0.1.0")
-    source = Source(ROOT, "0" * 40, 1772366400)
-    build_chart(source, directory)
-    sums.describe(directory, source, images={"streamjoin-engine": digest})
+    return layout.join(image, "0.1.0")
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A release whose images have little in them."""
+    directory = tmp_path / "release"
+    contents = {images.ENGINE: (CONTENT,), images.TABLES: (CONTENT, OF_TABLES), images.OPERATOR: (CONTENT,)}
+    digests = {f"streamjoin-{name}": image_of(directory, f"streamjoin-{name}", *layers) for name, layers in contents.items()}
+    build_chart(SOURCE, directory)
+    sums.describe(directory, SOURCE, images=digests)
     sums.write(directory)
     return directory
 
@@ -244,6 +291,41 @@ def test_what_an_image_is_made_of_and_under_which_licences(release: Path) -> Non
     assert document["serialNumber"] != json.loads(materials.bill("streamjoin-engine", "0.1.0", second, found, 0))["serialNumber"]
 
 
+def test_the_image_for_tables_has_the_engines_layers_and_one_more(release: Path, tmp_path: Path) -> None:
+    images.check_layers(release / images.DIRECTORY)
+    found = [layout.images(release / images.DIRECTORY / name)[0] for name in BOTH]
+    listed = [materials.licence_list(materials.of_image(image)).splitlines() for image in found]
+    assert set(listed[1]) - set(listed[0]) == {"pypi\tdeltalake\t1.6.6\tApache-2.0"}
+    assert set(listed[0]) < set(listed[1]), "it is described as a whole"
+    apart = tmp_path / "apart"
+    image_of(apart, BOTH[0], CONTENT, {"more": b""})
+    image_of(apart, BOTH[1], CONTENT, OF_TABLES)
+    with pytest.raises(ReleaseError, match=r"engine-tables amd64: does not begin with the layers of streamjoin-engine; build both"):
+        images.check_layers(apart / images.DIRECTORY)
+
+
+def test_a_large_image_is_no_release(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert images.LIMITS_MB == {"engine": 700, "operator": 120}
+    monkeypatch.setattr(images, "build", lambda source, out, names, architectures: dict(sums.description(release)["images"]))
+    monkeypatch.setattr(images, "builder", lambda: "none")
+    monkeypatch.setattr(packages, "unpacked", lambda commit: contextlib.nullcontext(SOURCE))
+    assert tool.main(["images", "--out", str(release)]) == 0
+    assert "streamjoin-engine-tables arm64 sha256:" in capsys.readouterr().out
+    monkeypatch.setitem(images.LIMITS_MB, "engine", 0)
+    assert tool.main(["images", "--out", str(release)]) == 1
+    said = capsys.readouterr()
+    assert "streamjoin-engine amd64: has 0 MB unpacked, and 0 are allowed; leave something out (docker/unused-python.txt)" in said.err
+    assert "streamjoin-operator amd64 sha256:" in said.out, "all is described first"
+
+
+def test_a_release_that_lacks_an_image_is_not_published(release: Path) -> None:
+    digests = sums.description(release)["images"]
+    sums.describe(release, SOURCE, images={name: digest for name, digest in digests.items() if name != "streamjoin-engine-tables"})
+    sums.write(release)
+    with pytest.raises(ReleaseError, match=r"has no image streamjoin-engine-tables; run tools/release\.py images, and then sums"):
+        publishing.publish(release, "localhost:1/team")
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """A registry's address. It forgets all when it ends."""
@@ -267,9 +349,10 @@ def test_a_registry_has_the_release_by_its_digests(release: Path, registry: str,
     monkeypatch.setattr(publishing, "sign", lambda reference, key=None: signed.append(reference))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     published = publishing.publish(release, f"{registry}/team")
-    expected = sums.description(release)["images"]["streamjoin-engine"]
-    assert published[f"{registry}/team/streamjoin-engine"] == expected
-    assert published.keys() == {f"{registry}/team/streamjoin-engine", f"{registry}/team/charts/streamjoin-operator"}
+    expected = {f"{registry}/team/{name}": digest for name, digest in sums.description(release)["images"].items()}
+    assert len(expected) == 3
+    chart = f"{registry}/team/charts/streamjoin-operator"
+    assert published == expected | {chart: published[chart]}
     assert signed == [f"{reference}@{digest}" for reference, digest in published.items()]
     crane = str(kubernetes_programs.find("crane"))
     for architecture in debian.ARCHITECTURES:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import kubernetes_programs
-from release_steps.locks import IMAGES
+from release_steps.images import IMAGES
 from release_steps.publishing import tell_workflow
 from skips import lacks
 

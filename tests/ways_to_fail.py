@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamjoin.manifest.packages import missing_package
 from streamjoin_operator import names
 from streamjoin_operator.reasons import Reason
 
@@ -1011,8 +1012,19 @@ exit_way(
     "The driver's command line is wrong: its image is of another release, say",
     2,
     "Error: No such option: --revision",
-    "its command line is wrong, or its port cannot be had: Error: No such option",
+    "its command line or its manifest does not fit its image, or its port cannot be had: Error: No such option",
     do="Use the image of the operator's release; annotate the StreamJoin with a new `streamjoin.dev/restart`",
+)
+pod_way(
+    "The image lacks the packages that a Delta or Iceberg table needs",
+    Reason.DriverCrashing,
+    "exit code 2: ",
+    "spec.joins[0].output.sink.delta: needs the package deltalake, which is not installed; in pods remove spec.image, or name "
+    "streamjoin-engine-tables there",
+    do="Remove `spec.image`, or name an image with them there; where a driver runs already, a trial finds this out first",
+    status=lambda world: looping(
+        world, 2, f"/etc/streamjoin/streamjoin.yaml: {missing_package('spec.joins[0].output.sink.delta', 'deltalake')}"
+    ),
 )
 exit_way(
     "Kafka cannot be reached",

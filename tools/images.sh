@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Builds the images of engine and operator with docker, podman or buildah, whichever there is; $BUILDER chooses.
 #
-#     tools/images.sh [engine|operator ...]
+#     tools/images.sh [engine|engine-tables|operator ...]
+#
+# engine-tables is the engine's image with one layer more, for joins with Delta or Iceberg tables: the engine's is built first, unless ENGINE names
+# one that is there, so that both have the same layers.
 #
 # CONTEXT: a directory with the Dockerfiles of other images, and all that they copy.
 # TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. PLATFORM: linux/arm64, say, for another
@@ -37,11 +40,42 @@ fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-(($#)) || set -- engine operator
+
+# buildah before 1.30 knows this variable in no FROM; and where a FROM says no platform, it looks for images of the one before.
+edits="s|\${BUILDPLATFORM}|$machine|"
+[[ $builder == docker ]] || edits+="; s|^FROM \${ENGINE}|FROM --platform=${PLATFORM:-$machine} \${ENGINE}|"
+
+# One image, of its Dockerfile's target: build IMAGE DOCKERFILE [OPTION ...]
+build() {
+    local image=$1 file=$2
+    shift 2
+    sed "$edits" "${CONTEXT:-docker}/$file.Dockerfile" > "$scratch/$file.Dockerfile"
+    "$builder" build "${arguments[@]}" "$@" -f "$scratch/$file.Dockerfile" -t "$(tag "$image")" "${CONTEXT:-.}"
+    tag "$image"
+}
+tag() { echo "${REGISTRY:-}streamjoin-$1:${TAG:-$version}"; }
+
+(($#)) || set -- engine engine-tables operator
+engine=${ENGINE:-}
 for image in "$@"; do
-    tag="${REGISTRY:-}streamjoin-$image:${TAG:-$version}"
-    # buildah before 1.30 knows this variable in no FROM.
-    sed "s|\${BUILDPLATFORM}|$machine|" "${CONTEXT:-docker}/$image.Dockerfile" > "$scratch/$image.Dockerfile"
-    "$builder" build "${arguments[@]}" -f "$scratch/$image.Dockerfile" -t "$tag" "${CONTEXT:-.}"
-    echo "$tag"
+    case $image in
+        engine)
+            build engine engine --target engine
+            engine=$(tag engine)
+            ;;
+        engine-tables)
+            if [[ $builder == docker ]]; then
+                # It has the engine's layers in its cache, and may not see the images of this machine.
+                build engine-tables engine --target tables
+            else
+                if [[ -z $engine ]]; then
+                    build engine engine --target engine
+                    engine=$(tag engine)
+                fi
+                [[ $engine == */* ]] || engine=localhost/$engine
+                build engine-tables engine --target tables --build-arg "ENGINE=$engine"
+            fi
+            ;;
+        *) build "$image" "$image" ;;
+    esac
 done

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     packing = commands.add_parser("packages", help="build wheel, source distribution and chart")
     summing = commands.add_parser("sums", help="write SHA256SUMS")
     imaging = commands.add_parser("images", help="build images, their bills of materials and lists of licences")
-    imaging.add_argument("names", nargs="*", metavar="IMAGE", help=f"{', '.join(locks.IMAGES)}; by default all")
+    imaging.add_argument("names", nargs="*", metavar="IMAGE", help=f"{', '.join(images.IMAGES)}; by default all")
     imaging.add_argument("--arch", action="append", help=f"{', '.join(debian.ARCHITECTURES)}; by default all")
     imaging.add_argument("--twice", action="store_true", help="build all again, and compare")
     asking = commands.add_parser("scan", help="ask whether anything in the release is known to be vulnerable")
@@ -94,7 +94,7 @@ def make_packages(chosen: argparse.Namespace) -> None:
 
 
 def make_images(chosen: argparse.Namespace) -> None:
-    names, architectures = chosen.names or locks.IMAGES, chosen.arch or debian.ARCHITECTURES
+    names, architectures = chosen.names or images.IMAGES, chosen.arch or debian.ARCHITECTURES
     with packages.unpacked(chosen.commit) as source, tempfile.TemporaryDirectory(prefix="streamjoin-again-") as again:
         out: Path = chosen.out or ROOT / "dist" / source.version
         digests = images.build(source, out, names, architectures)
@@ -104,22 +104,28 @@ def make_images(chosen: argparse.Namespace) -> None:
                 pairs = [(out / images.DIRECTORY / name, Path(again) / images.DIRECTORY / name) for name in different]
                 lines = [line for one, other in pairs for line in layout.differences(one, other)]
                 raise ReleaseError("\n".join(["two builds of one commit differ:", *lines]))
-        for name in digests:
-            describe_image(out, name, source)
+        too_large = [problem for name in digests for problem in describe_image(out, name, source)]
         known = sums.description(out).get("images", {}) if (out / sums.DESCRIPTION).is_file() else {}
         sums.describe(out, source, {"images": images.builder()}, images=known | digests)
+        if too_large:
+            raise ReleaseError("\n".join(too_large))
 
 
-def describe_image(out: Path, name: str, source: packages.Source) -> None:
-    """Writes bills of materials and lists of licences; prints the sizes."""
+def describe_image(out: Path, name: str, source: packages.Source) -> list[str]:
+    """Writes bills of materials and lists of licences; prints the sizes. Gives those that are too large, each with the remedy."""
+    problems = []
     for image in layout.images(out / images.DIRECTORY / name):
         found = materials.of_image(image)
         stem = f"{name}-{source.version}-{image.architecture}"
         (out / f"{stem}.cdx.json").write_text(materials.bill(name, source.version, image, found, source.epoch))
         (out / f"{stem}.licences.tsv").write_text(materials.licence_list(found))
-        sizes = f"{image.unpacked_bytes() / 1e6:.0f} MB unpacked, {image.compressed_bytes() / 1e6:.0f} MB compressed, {len(found)} packages"
-        start = "" if images.start_is_fast(image.architecture) or name != "streamjoin-engine" else ", compiles at its first start"
+        unpacked = image.unpacked_bytes()
+        sizes = f"{unpacked / 1e6:.0f} MB unpacked, {image.compressed_bytes() / 1e6:.0f} MB compressed, {len(found)} packages"
+        start = "" if images.start_is_fast(image.architecture) or name == "streamjoin-operator" else ", compiles at its first start"
         print(f"{name} {image.architecture} {image.digest}: {sizes}{start}")
+        if problem := images.too_large(name, image.architecture, unpacked):
+            problems.append(problem)
+    return problems
 
 
 def scan(chosen: argparse.Namespace) -> None:

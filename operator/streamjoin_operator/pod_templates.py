@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.packages import needed_packages
 from streamjoin.manifest.quantity import Cpu, Memory
 from streamjoin_operator import names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
@@ -35,9 +36,14 @@ DRIVER_GRACE_SECONDS = 60
 LOST_NODE_SECONDS = 30
 
 
+def image_for(manifest: Manifest, settings: Settings) -> str:
+    """The image of the driver, its executors and the pod that removes the state."""
+    return manifest.spec.image or (settings.tables_image if needed_packages(manifest) else settings.engine_image)
+
+
 def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:
     """``wanted``: the revision that the driver is started for; ``files``: the ConfigMap of its files."""
-    image = manifest.spec.image or settings.engine_image
+    image = image_for(manifest, settings)
     workers = manifest.spec.workers
     arguments = [
         "driver",
@@ -148,7 +154,7 @@ def executor_pod(resource: Resource, manifest: Manifest, memory: WorkerMemory, s
     cpu = Cpu(manifest.spec.workers.resources.cpu.millis * manifest.spec.workers.per_executor)
     container = {
         "name": names.EXECUTOR,
-        "image": manifest.spec.image or settings.engine_image,
+        "image": image_for(manifest, settings),
         "resources": {"requests": {"cpu": str(cpu), "memory": size}, "limits": {"memory": size}},
     }
     made: Object = merge(executor_template(resource, manifest, settings), {"spec": {"containers": [container]}})
@@ -160,7 +166,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
     field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}
     container = {
         "name": names.CLEANUP,
-        "image": manifest.spec.image or settings.engine_image,
+        "image": image_for(manifest, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},

@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 EXIT_CODES = {
     1: "the join failed",
-    2: "its command line is wrong, or its port cannot be had",
+    2: "its command line or its manifest does not fit its image, or its port cannot be had",
     3: "a source cannot be read",
     4: "another driver has taken the checkpoint over",
     5: "the checkpoint was made for another join",

@@ -41,6 +41,9 @@ class Settings:
         "", "A label selector, such as team=a,tier in (gold, silver): the operator watches the namespaces it selects, not named ones."
     )
     engine_image: str = _setting("streamjoin-engine:0.1.0", "Image of drivers and executors, if spec.image gives none.")
+    tables_image: str = _setting(
+        "streamjoin-engine-tables:0.1.0", "The same for joins with a Delta or Iceberg table, which need packages that engine_image lacks."
+    )
     image_pull_policy: str = _setting("IfNotPresent", "The pull policy of all pods' images.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
     port: int = _setting(8080, "The port of /metrics, /healthz and /readyz.")

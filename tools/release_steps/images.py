@@ -17,10 +17,13 @@ import cluster
 from release_steps import layout
 from release_steps.debian import ARCHITECTURES
 from release_steps.failure import ReleaseError, output, run, say
-from release_steps.locks import IMAGES
 from release_steps.packages import Source
 
 DIRECTORY = "images"
+ENGINE, TABLES, OPERATOR = IMAGES = ("engine", "engine-tables", "operator")
+"""Without ``streamjoin-``. That for tables is made of the engine's, so it comes after it."""
+LIMITS_MB = {ENGINE: 700, OPERATOR: 120}
+"""The most that an image may have unpacked, for any processor."""
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -37,7 +40,7 @@ def build(
     if shutil.which("buildah") is None:
         raise ReleaseError("buildah: is not installed; apt-get install buildah")
     digests = {}
-    for name in names:
+    for name in sorted(names, key=IMAGES.index):
         directory = target / DIRECTORY / f"streamjoin-{name}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -45,12 +48,36 @@ def build(
             say(f"building streamjoin-{name} for {architecture}")
             tag = f"{source.version}-{architecture}"
             environment = _environment(source, tag, architecture)
+            if name == TABLES and ENGINE in names:
+                # It begins with layers that were made just now, so its own cannot be one from before; the stages that it is made of may be.
+                environment |= {"ENGINE": f"localhost/streamjoin-{ENGINE}:{tag}", "AGAIN": ""}
             run(source.directory / "tools" / "images.sh", name, cwd=source.directory, environment=environment)
             run("buildah", "push", "--quiet", "--format=oci", f"localhost/streamjoin-{name}:{tag}", f"oci:{directory}:{tag}")
         digests[f"streamjoin-{name}"] = layout.join(directory, source.version)
         if found := layout.problems(directory):
             raise ReleaseError("\n".join(found))
+    if {ENGINE, TABLES} <= set(names):
+        check_layers(target / DIRECTORY)
     return digests
+
+
+def check_layers(directory: Path) -> None:
+    """Raises ReleaseError unless the image for tables has the engine's layers and one more: who has either pulls but the rest."""
+    engines, others = (layout.images(directory / f"streamjoin-{name}") for name in (ENGINE, TABLES))
+    for engine, other in zip(engines, others, strict=True):
+        shared, layers = ([layer["digest"] for layer in image.manifest["layers"]] for image in (engine, other))
+        if layers[:-1] != shared:
+            said = f"streamjoin-{TABLES} {other.architecture}: does not begin with the layers of streamjoin-{ENGINE}"
+            raise ReleaseError(f"{said}; build both at once (tools/release.py images {ENGINE} {TABLES})")
+
+
+def too_large(name: str, architecture: str, unpacked_bytes: int) -> str | None:
+    """Why an image of this size is not to be released. ``name``: with ``streamjoin-``."""
+    limit = LIMITS_MB.get(name.removeprefix("streamjoin-"))
+    if limit is None or unpacked_bytes <= limit * 1_000_000:
+        return None
+    what = "leave something out (docker/unused-python.txt), or raise LIMITS_MB in tools/release_steps/images.py"
+    return f"{name} {architecture}: has {unpacked_bytes / 1e6:.0f} MB unpacked, and {limit} are allowed; {what}"
 
 
 def start_is_fast(architecture: str) -> bool:

@@ -27,8 +27,9 @@ def publish(release: Path, registry: str, key: Path | None = None) -> dict[str, 
     sums.check(release)
     about = sums.description(release)
     _log_in(registry)
-    if not about.get("images"):
-        raise ReleaseError(f"{release}: has no images; run tools/release.py images, and then sums")
+    if missing := [name for name in images.IMAGES if f"streamjoin-{name}" not in about.get("images", {})]:
+        has = "has no images" if len(missing) == len(images.IMAGES) else f"has no image streamjoin-{missing[0]}"
+        raise ReleaseError(f"{release}: {has}; run tools/release.py images, and then sums")
     published = {}
     for name, digest in sorted(about["images"].items()):
         reference = f"{registry}/{name}:{about['version']}"

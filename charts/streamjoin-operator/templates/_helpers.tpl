@@ -49,6 +49,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}
 {{- end }}
 
+{{/* The image of joins with tables, named after the engine's where it has no name of its own. */}}
+{{- define "operator.tablesImage" -}}
+{{- $repository := .Values.tables.repository | default (printf "%s-tables" .Values.engine.repository) }}
+{{- $image := dict "repository" $repository "tag" (.Values.tables.tag | default .Values.engine.tag) "digest" .Values.tables.digest }}
+{{- include "operator.image" (dict "image" $image "chart" .Chart) }}
+{{- end }}
+
 {{/* A label selector of the namespaces that are watched; {}: all. */}}
 {{- define "operator.watchedNamespaces" -}}
 {{- with .Values.watch.namespaces }}

@@ -203,10 +203,12 @@ class Join:
         ``runner``: ``spark`` starts Spark on this machine, with a process for each worker; ``inline`` joins in this process and needs no
         Java. The run ends when all input is joined and no more can come (``until_idle``), ``for_seconds`` after the workers have started,
         or when it is stopped. ``elastic``: workers come and go as ``spec.scaling`` says. ``log_directory``: for Spark's log and traces; by
-        default ``logs`` in the checkpoint. Raises ManifestError.
+        default ``logs`` in the checkpoint. Raises ManifestError, also where a package that a table needs is not installed.
         """
+        from streamjoin.api.packages import require_packages
         from streamjoin.api.running import Run
 
+        require_packages(self.manifest)
         directory = None if log_directory is None else Path(log_directory)
         return Run(self.job, runner=runner, until_idle=until_idle, for_seconds=for_seconds, elastic=elastic, log_directory=directory)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from streamjoin.api.join import Join
+from streamjoin.api.packages import missing_packages
 from streamjoin.api.text import Unreadable, read_text
 from streamjoin.cli.exits import Exit, Failure
 from streamjoin.manifest.problem import ManifestError, Problem
@@ -59,8 +61,12 @@ def located(name: str, problem: Problem, kind: str = "") -> str:
 
 
 def validate_files(names: Sequence[str]) -> Exit:
-    """Problems and ``FILE: ok`` go to standard output, remarks (what is allowed but perhaps not meant) to standard error."""
-    valid = True
+    """Problems and ``FILE: ok`` go to standard output, remarks (what is allowed but perhaps not meant) to standard error.
+
+    In a pod of the operator's, which tries an image before a driver gets it, missing packages are problems too; elsewhere a manifest may be
+    for another engine.
+    """
+    valid, is_trial = True, bool(os.environ.get("STREAMJOIN_IMAGE"))
     for name in names:
         try:
             joins = Join.parse_all(read_text(name))
@@ -71,6 +77,8 @@ def validate_files(names: Sequence[str]) -> Exit:
         for remark in (remark for join in joins for remark in join.remarks):
             click.echo(located(name, remark, "warning: "), err=True)
         problems = [problem for join in joins for problem in join.validate()]
+        if is_trial and not problems:
+            problems = [problem for join in joins for problem in missing_packages(join.manifest)]
         for problem in sorted(problems, key=lambda problem: problem.line or 0):
             click.echo(located(name, problem))
         if not problems:

@@ -428,7 +428,8 @@ class Spec(Part):
     service_account_annotations: Annotations = Field(default={})
     """Kubernetes: annotations of the service accounts of the driver and the executors. Clouds use them to give pods an identity."""
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
-    """Kubernetes: the engine's image. By default the image of the operator's own release."""
+    """Kubernetes: the engine's image. By default that of the operator's own release: streamjoin-engine, or streamjoin-engine-tables for a
+    join with a Delta or Iceberg table."""
     driver: Pods = Pods()
     """Kubernetes: the driver's pod."""
     executor: Pods = Pods()
