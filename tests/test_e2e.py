@@ -873,11 +873,11 @@ def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> N
 
 KILL_A_WORKER = """
 import psutil, signal
-daemons = [p for p in psutil.process_iter() if "pyspark.daemon" in " ".join(p.cmdline())]
+daemons = [p for p in psutil.process_iter() if "streamjoin.runner.daemon" in p.cmdline()]
 [worker] = [p for p in daemons if not p.children() and p.parent() in daemons and p.parent().parent() in daemons]
 worker.send_signal(signal.SIG%s)
 """
-"""For an executor's pod: its worker is a child of its host, which is one of Spark's Python daemon."""
+"""For an executor's pod: its worker is a child of its host, which is one of the Python daemon that Spark starts."""
 
 
 def test_fifty_kills_of_workers_and_pods_lose_nothing(join: Join, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,6 +53,30 @@ def test_each_workers_job_is_named_on_sparks_pages(runner: SparkRunner) -> None:
     jobs = [tracker.getJobIdsForGroup(f"streamjoin-worker-{place}") for place in runner.pool.pids]
     assert [len(found) for found in jobs] == [1, 1]
     assert not executors(), "on a machine of one's own there is one Java"
+
+
+def test_workers_share_what_one_process_has_loaded(runner: SparkRunner) -> None:
+    runner.start([0, 1])
+    daemons = {psutil.Process(pid).parents()[1] for pid in runner.pool.pids.values()}  # beyond each worker's own host
+    [daemon] = daemons
+    assert "streamjoin.runner.daemon" in daemon.cmdline()
+
+
+LOAD = """
+import os
+from pathlib import Path
+from streamjoin.runner import daemon
+daemon.host.load()
+print(sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")))
+"""
+
+
+def test_what_the_daemon_loads_starts_no_thread_that_a_fork_would_lack() -> None:
+    """Where jemalloc is Arrow's allocator, it has a thread, and begins it anew after a fork."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as the runner gives them
+    done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
+    threads = [name for name in ast.literal_eval(done.stdout) if name != "jemalloc_bg_thd"]
+    assert len(threads) == 1, threads
 
 
 class FailsInTasks:

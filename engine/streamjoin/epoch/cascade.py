@@ -215,7 +215,8 @@ class Cascade:
         assert step.next_probing is not None
         self._salt += 1
         salt = (self._spec.epoch << 24) ^ (self._report.task << 12) ^ self._salt
-        batch, areas, work = step.ready(portion, salt), self._plan.scheme.areas, self._report.steps[step.number]
+        by_units = self._plan.routers[step.next_probing].by_units
+        batch, areas, work = step.ready(portion, salt if by_units else None), self._plan.scheme.areas, self._report.steps[step.number]
         following = self._steps[step.number + 1]
         for index, selection in step.route(batch, self._plan.routers):
             if not areas[index].holds[following.place]:

@@ -135,9 +135,10 @@ class Step:
         self.joiner.first_references = first[::-1] if self.side == LEFT else first
         yield from self.joiner.join(*((held, probing) if self.side == LEFT else (probing, held)))
 
-    def ready(self, found: Sequence[pa.RecordBatch], salt: int) -> pa.RecordBatch:
+    def ready(self, found: Sequence[pa.RecordBatch], salt: int | None) -> pa.RecordBatch:
         """Partial results as they are routed to the next step: with a key, sorted by it, and a unit coordinate. Those without a key can
-        match nothing and are left out. O(n log n). ``salt``: another one for each call of an epoch, for even units."""
+        match nothing and are left out. O(n log n). ``salt``: another one for each call of an epoch, for even units; None: nobody asks for
+        units, and all are 0."""
         assert self.schema is not None
         batch = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
         if self._key is None:
@@ -146,7 +147,10 @@ class Step:
             own = [name for name in batch.schema.names if name.startswith(f"{self._prefix}.")]
             bare = pa.RecordBatch.from_arrays([batch.column(name) for name in own], [name.partition(".")[2] for name in own])
             key, valid = encode_keys(bare, self._key, self._keyed)
-        units = (scattered(salt, np.arange(batch.num_rows)) >> np.uint64(32)).astype(np.uint32)
+        if salt is None:
+            units = np.zeros(batch.num_rows, np.uint32)
+        else:
+            units = (scattered(salt, np.arange(batch.num_rows)) >> np.uint64(32)).astype(np.uint32)
         batch = pa.RecordBatch.from_arrays([pa.array(key), pa.array(units), *batch.columns], schema=self.schema)
         order = sort_order(key) if valid is None or valid.all() else np.flatnonzero(valid)[sort_order(key[valid])]
         return take(batch, pa.array(order))

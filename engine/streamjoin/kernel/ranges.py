@@ -230,6 +230,8 @@ def _ends(keys: Keys, by: Bound, strict: bool, *, up: bool) -> Keys:
         return np.nextafter(keys, -outward) if strict else keys
     if by is None:
         return np.full(len(keys), INT64_MAX if up else INT64_MIN)
+    if by == 0:
+        return keys
     return saturated_sum(keys, int(by), keys[0].item(), keys[-1].item())
 
 

@@ -15,6 +15,18 @@ SELDOM_SECONDS = 10.0
 """The least time between two, while there is work now and then."""
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": f"{SELDOM_SECONDS * 1000:.0f}"}
 """The environment of processes that join: Arrow's allocator would return pages after 10 ms, and the next epoch would ask for them again."""
+MMAP_BYTES, TRIM_BYTES = 32 << 20, 256 << 20
+"""Of glibc's malloc: from this size on an array is mapped and unmapped by itself (more cannot be set), and so much that is free at the end
+of the heap goes back at once. By its own rules, 128 KiB and more: an array of NumPy's would have new pages each time."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_pages() -> None:
+    """Have glibc's malloc keep what is freed, for this process and its forks, until it is given back (:class:`Allocators`)."""
+    mallopt = _of_libc("mallopt")
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
 
 
 class Allocators:
@@ -32,12 +44,12 @@ class Allocators:
         import pyarrow as pa  # late: it reads ENVIRONMENT as it is loaded
 
         pa.default_memory_pool().release_unused()
-        trim = _trim()
+        trim = _of_libc("malloc_trim")
         if trim is not None:
             trim(0)
 
 
 @cache
-def _trim() -> Any:
-    """glibc's malloc_trim; None with another C library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+def _of_libc(name: str) -> Any:
+    """A function of glibc's; None with another C library that lacks it."""
+    return getattr(ctypes.CDLL(None), name, None)

@@ -1,7 +1,8 @@
 """The host that holds a worker's place on an executor: it starts the worker's process, and another one whenever that process dies or hangs.
 
-The host loads everything that a worker needs, and then only waits. So a worker is a fork of it, ready in some hundredths of a second. The
-host knows how the former process ended: by which signal, and whether the kernel ran out of memory. The next process tells the driver.
+The host has everything loaded that a worker needs (``daemon``), and then only waits. So a worker is a fork of it, ready in some hundredths
+of a second. The host knows how the former process ended: by which signal, and whether the kernel ran out of memory. The next process tells
+the driver.
 
 Always holds: a host has one thread when it forks; it never opens a gRPC channel, which no fork survives; and a worker does not outlive its
 host (on Linux by the parent-death signal, elsewhere because it notices that its parent has changed).
@@ -19,11 +20,13 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from streamjoin.kernel import run
+from streamjoin.runner.allocators import keep_pages
 from streamjoin.runner.worker import Settings, serve
 
 BEAT_SECONDS = 1.0
@@ -72,12 +75,19 @@ class StartFailed(RuntimeError):  # noqa: N818
     """No worker of this host can start."""
 
 
-def hold(settings: Settings) -> None:
-    """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
+@cache
+def load() -> None:
+    """Load all that a worker needs, once for all processes that are forked of this one. Starts no thread."""
+    keep_pages()
     run.warm()
     pa.array([0]).to_numpy()  # looks for pandas, once in each process, and loads it: longer than most epochs take
     gc.collect()
     gc.freeze()
+
+
+def hold(settings: Settings) -> None:
+    """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
+    load()
     executor = executor_id()
     died: str | None = None
     idle = unknown = 0

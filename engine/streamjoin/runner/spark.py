@@ -223,6 +223,7 @@ class SparkRunner:
             "spark.task.maxFailures": "1",
             # a worker's process is new for each job, so that it leaves nothing behind
             "spark.python.worker.reuse": "false",
+            "spark.python.daemon.module": "streamjoin.runner.daemon",
             "spark.python.unix.domain.socket.enabled": "true",
             # on this machine executors log where the driver does
             "spark.executor.extraJavaOptions": options["executor"] if settings.conf else f"{options['executor']} {java}",

@@ -22,6 +22,9 @@ Selection = slice | np.ndarray
 class Routing(Protocol):
     """Says which areas one side's tuples go to."""
 
+    by_units: bool
+    """Whether it asks for units at all; where not, they may be anything."""
+
     def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]: ...
 
 
@@ -33,6 +36,7 @@ class Router:
         for index, area in enumerate(scheme.areas):
             self._groups.setdefault(area.keys[side], {}).setdefault(area.units[side], []).append(index)
         self._keys = list(self._groups)
+        self.by_units = any(span.size < UNITS for spans in self._groups.values() for span in spans)
 
     def route(self, keys_sorted: np.ndarray, units: np.ndarray) -> Iterator[tuple[int, Selection]]:
         """Every area that receives tuples, with the rows that it receives, in the order of the keys.
@@ -59,6 +63,8 @@ class Router:
 
 class EntryRouter:
     """Routes a stream's tuples to the end of a chain, whatever their keys."""
+
+    by_units = False
 
     def __init__(self, area: int) -> None:
         """``area``: of the worker at which the stream comes in."""
