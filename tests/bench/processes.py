@@ -47,7 +47,7 @@ def processes() -> Iterator[tuple[str, psutil.Process]]:
             command = " ".join(process.cmdline())
         except psutil.Error:
             continue
-        if "pyspark.daemon" in command:
+        if "streamjoin.runner.daemon" in command:
             yield WORKERS, process
         elif "ExecutorBackend" in command:
             yield EXECUTORS, process

@@ -18,15 +18,18 @@ ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": f"{SELDOM_SECONDS * 1000:.0f}"}
 MMAP_BYTES, TRIM_BYTES = 32 << 20, 256 << 20
 """Of glibc's malloc: from this size on an array is mapped and unmapped by itself (more cannot be set), and so much that is free at the end
 of the heap goes back at once. By its own rules, 128 KiB and more: an array of NumPy's would have new pages each time."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def keep_pages() -> None:
-    """Have glibc's malloc keep what is freed, for this process and its forks, until it is given back (:class:`Allocators`)."""
+    """Have glibc's malloc keep what is freed, for this process and its forks, until it is given back (:class:`Allocators`).
+
+    All threads allocate from one arena, because of others it does not give back the end.
+    """
     mallopt = _of_libc("mallopt")
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
+        for option, value in ((_M_MMAP_THRESHOLD, MMAP_BYTES), (_M_TRIM_THRESHOLD, TRIM_BYTES), (_M_ARENA_MAX, 1)):
+            mallopt(option, value)
 
 
 class Allocators:
