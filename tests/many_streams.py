@@ -371,22 +371,22 @@ def drawn(seed: int, *, streams: int | None = None, most_tuples: int | None = No
 def _draw(rng: random.Random, count: int, most: int) -> Join:
     names = tuple(rng.sample(NAMES, count))
     shape = rng.choice(SHAPES)
-    condition = _condition(rng, names, shape)
+    condition = condition_of(rng, names, shape)
     rng.shuffle(condition)
-    window = _window(rng, names)
+    window = window_of(rng, names)
     # Nothing expires for as long as one of the others might bring something old.
     delays = rng.choice([(0,), (2,), (10,), (0, 2, 10), (0, 2, 10, 1000)])
     kept = compare(column(names[0], "v"), "<=", column(names[-1], "v")) if rng.random() < 0.25 else None
-    where = {name: _of_one(rng, name) for name in names if rng.random() < 0.2}
+    where = {name: of_one(rng, name) for name in names if rng.random() < 0.2}
     return Join(
         names,
         shape,
         tuple(condition),
         window,
         where,
-        _select(rng, names),
+        select_of(rng, names),
         kept,
-        _inputs(rng, count, most),
+        inputs_of(rng, count, most),
         tuple(rng.choice(delays) for _ in names),
         rng.choice(["adsp", *INTERCHANGEABLE]),
         rng.randint(1, 8),
@@ -410,7 +410,7 @@ def _edges(rng: random.Random, count: int, shape: str) -> tuple[list[tuple[int, 
     return tree, rng.sample(pairs, rng.randint(0, 2) if count > 2 else 0)
 
 
-def _condition(rng: random.Random, names: tuple[str, ...], shape: str) -> list[Term]:
+def condition_of(rng: random.Random, names: tuple[str, ...], shape: str) -> list[Term]:
     connecting, further = _edges(rng, len(names), shape)
     places = rng.sample(names, len(names))
     # Of one column in all parts: streams that lie by it once serve several others, with bands as wide as the widest.
@@ -426,10 +426,10 @@ def _condition(rng: random.Random, names: tuple[str, ...], shape: str) -> list[T
     if len(names) > 2 and rng.random() < 0.35:
         parts.append(_of_three(rng, rng.sample(names, 3)))
     if rng.random() < 0.25:
-        parts.append(_of_one(rng, rng.choice(names)))
+        parts.append(of_one(rng, rng.choice(names)))
     if rng.random() < 0.15:
         one, other = rng.sample(names, 2)
-        parts.append(either(_of_one(rng, one), _of_one(rng, other)))
+        parts.append(either(of_one(rng, one), of_one(rng, other)))
     return parts
 
 
@@ -488,12 +488,12 @@ def _of_three(rng: random.Random, names: list[str]) -> Term:
             compare(minus(one, two), "!=", three),
             between(one, minus(two, constant(3)), plus(three, constant(3))),
             either(compare(one, "=", two), compare(two, "<=", three)),
-            either(compare(one, "<", two), _of_one(rng, names[2])),
+            either(compare(one, "<", two), of_one(rng, names[2])),
         ]
     )
 
 
-def _of_one(rng: random.Random, name: str) -> Term:
+def of_one(rng: random.Random, name: str) -> Term:
     return rng.choice(
         [
             compare(column(name, "n"), ">", constant(rng.randint(-4, 0))),
@@ -506,7 +506,7 @@ def _of_one(rng: random.Random, name: str) -> Term:
     )
 
 
-def _window(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
+def window_of(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
     form = rng.choice(["within", "within", "each", "each", "unbounded"])
     if form == "unbounded":
         return TimeWindow(None)
@@ -520,7 +520,7 @@ def _window(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
     return TimeWindow({name: by_name[name] for name in rng.sample(names, len(names))})
 
 
-def _select(rng: random.Random, names: tuple[str, ...]) -> dict[str, Term]:
+def select_of(rng: random.Random, names: tuple[str, ...]) -> dict[str, Term]:
     found = {f"{name}_rid": column(name, "rid") for name in names}
     total = column(names[0], "v")
     for name in names[1:]:
@@ -584,7 +584,7 @@ ARRIVALS: dict[str, Callable[[random.Random, int, int], float]] = {
 """(randomness, epoch, epochs) -> the share of a stream's tuples that the epoch takes, relative to the others."""
 
 
-def _inputs(rng: random.Random, count: int, most: int) -> tuple[Input, ...]:
+def inputs_of(rng: random.Random, count: int, most: int) -> tuple[Input, ...]:
     """Tuples whose event times go forward with jumps back, over the same time in all streams, however they arrive."""
     epochs, span, in_step = rng.choice([1, 3, 8, 15, 15]), rng.choice([10, 40]) * SECOND, rng.random() < 0.4
     values = Values(rng.choice([4, 8, 20, 40]), rng.choice([1, 1, 3]))

@@ -89,6 +89,7 @@ spec:
 """
 """A good manifest too, of three streams."""
 CONDITION_OF_THREE = THREE.split('condition: "')[1].split('"', 1)[0]
+WINDOW_OF_THREE = next(line for line in THREE.splitlines() if "window:" in line).strip()
 
 ANOTHER = """\
     - name: other
@@ -101,11 +102,6 @@ JOINS = GOOD[GOOD.index("  joins:\n") : GOOD.index("  scheme:")]
 GENERATED = "spec.streams[1].source.generator.columns"
 KINDS = "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP or TIMESTAMP_NTZ"
 
-
-OF_THREE = (
-    "it names orders, payments and shipments, and of several joins over three and more streams each is over two; write columns as"
-    " orders.column, and name two of orders, payments and shipments"
-)
 
 CHAIN = """\
 apiVersion: streamjoin.dev/v1beta1
@@ -1289,7 +1285,7 @@ CASES = [
         "results that are made of themselves",
         "orders.id = payments.order_id",
         "orders.id = settled.id",
-        'spec.streams[1].name: "payments" is in no join\'s condition, and each is over the two streams that its own names; name it in one,'
+        'spec.streams[1].name: "payments" is in no join\'s condition, and each is over the streams that its own names; name it in one,'
         " or remove it",
         'spec.streams[3].source.join: "settle" is made of settled itself; read another join, or another stream in its condition',
         good=CHAIN,
@@ -1322,13 +1318,39 @@ CASES = [
     ),
     # Joins of three and more streams.
     bad_of_three(
-        "two joins",
+        "a join beside it that names one stream",
         "  scheme:",
-        "    - {name: other, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
+        "    - {name: other, condition: orders.id = 1, window: {within: 1m}, output: {sink: {console: {}}}}\n  scheme:",
+        'spec.joins[1].condition: "orders.id = 1" is refused: it names orders alone, and of several joins each is over the streams that it'
+        " names; write columns as orders.column, and name two or more of orders, payments and shipments",
+    ),
+    bad_of_three(
+        "an outer join of three streams beside one of two",
+        "  scheme:",
+        "    - {name: two, type: left, condition: orders.id = payments.order_id, window: {within: 1m}, output: {sink: {console: {}}}}\n"
+        "    - {name: all, type: left, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
         "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
         "  scheme:",
-        f'spec.joins[0].condition: "orders.id = payments.order_id AND abs(payments.amount - sh… is refused: {OF_THREE}',
-        f'spec.joins[1].condition: "orders.id = payments.order_id AND payments.order_id = ship… is refused: {OF_THREE}',
+        'spec.joins[2].type: "left" is for two streams, and there are 3; remove it, for inner',
+    ),
+    bad_of_three(
+        "rows of two streams beside rows of three",
+        "  scheme:",
+        "    - {name: other, condition: orders.id = payments.order_id, window: {rows: 5}, output: {sink: {console: {}}}}\n  scheme:",
+        "spec.joins[1].window.rows: 5 counts the records of two streams, and there are more; give within, or before and after, or"
+        " unbounded: true",
+        also=(WINDOW_OF_THREE, "window: {rows: 5}"),
+    ),
+    bad_of_three(
+        "more pairs of keys than one scheme can cut",
+        "  scheme:",
+        "".join(
+            f"    - {{name: more{number}, condition: orders.id = payments.order_id + {number}"
+            f" AND payments.amount = shipments.value + {number}, window: {{within: 1m}}, output: {{sink: {{console: {{}}}}}}}}\n"
+            for number in range(8)
+        )
+        + "  scheme:",
+        "spec.joins: need tuples to be held by 18 pairs of keys, and 16 are the most; move some joins into manifests of their own",
     ),
     bad_of_three(
         "an outer join",

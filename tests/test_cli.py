@@ -988,6 +988,24 @@ def test_the_example_of_joins_of_joins_finds_what_was_paid_and_not_shipped(tmp_p
     assert "settle: orders and payments, by orders.id = payments.order_id; paid reads its results" in planned
 
 
+def test_the_example_of_joins_beside_each_other_finds_what_was_delivered_and_what_nobody_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = Path(__file__).parents[1] / "examples" / "joins-beside.yaml"
+    assert run_inline(example, "--until-idle").exit_code == Exit.DONE
+    files = {name: (tmp_path / "out/joins-beside" / name).glob("*.parquet") for name in ("delivered", "unpaid")}
+    rows = {name: sorted(row["id"] for file in of_join for row in pq.read_table(file).to_pylist()) for name, of_join in files.items()}
+    assert rows == {"delivered": [order for order in range(20_000) if order % 10], "unpaid": list(range(0, 20_000, 10))}
+    planned = invoke("plan", example, "--tasks", 3, "--output", tmp_path / "plan.svg").output
+    assert "delivered: orders, payments and shipments, by orders.id = payments.order_id; orders.id = shipments.order_id" in planned
+    assert "sequences of delivered, where each equality has one match" in planned
+    told = invoke("explain", example).output
+    assert told.startswith("delivered:\nnew tuples of  meet, in this order")
+    held = invoke("query", example, "SELECT count(*) FROM orders", "--json").output
+    assert "15001" in held, "what the join of three streams holds yet, though that of two has ended"
+
+
 def test_the_example_of_several_joins_puts_every_order_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_inline(Path(__file__).parents[1] / "examples" / "several-joins.yaml", "--until-idle").exit_code == Exit.DONE

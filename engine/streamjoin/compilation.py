@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 from streamjoin.elastic.settings import Mode
 from streamjoin.job import Job, JoinJob, JoinSource, SinkModel, SnapshotsJob, SourceModel, StreamJob
+from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.schema import Column, Schema
+from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import TypeName
 from streamjoin.language.window import widest
@@ -59,7 +61,7 @@ def compile_job(manifest: Manifest) -> Job:
         streams=streams,
         joins=joins,
         layouts=found,
-        window=widest([join.window for join in joins]),
+        window=widest([join.window for join in joins if len(join.streams) == len(SIDES)] or [joins[0].window]),
         model=spec.scheme.model,
         scheme_options=_scheme_options(spec.scheme),
         capacity=capacity_of(spec, max(stream.tuple_bytes for stream in streams)),
@@ -93,7 +95,7 @@ def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         name=join.name,
         type=JoinType(join.type),
         streams=tuple(names.index(name) for name in own),
-        condition=resolve.condition(join.condition, own) if len(own) == 2 else None,
+        found=resolve.condition(join.condition, own) if len(own) == len(SIDES) else join_graphs(join.condition, own),
         window=resolve.window(join.window, tuple(own)),
         output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, own),

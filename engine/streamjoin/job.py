@@ -15,10 +15,10 @@ from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Mode, Settings
 from streamjoin.language.condition import Condition
-from streamjoin.language.floors import Floors
+from streamjoin.language.floors import Floors, Joined
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import Layout
+from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -126,8 +126,8 @@ class JoinJob:
     type: JoinType
     streams: tuple[int, ...]
     """Which it is over, in their order."""
-    condition: Condition | None
-    """None: of three and more streams, whose layout has the graph."""
+    found: Condition | tuple[JoinGraph, ...]
+    """The condition of a join over two streams; of more, the graphs that its condition has, best static choice first."""
     window: Window
     output: tuple[tuple[str, Expression], ...]
     where: Expression | None
@@ -136,6 +136,11 @@ class JoinJob:
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None; an Inbox is the process's that
     runs the join. None: only streams read what comes of the join."""
     snapshots: SnapshotsJob | None = None
+
+    @property
+    def condition(self) -> Condition | None:
+        """None: of three and more streams."""
+        return self.found if isinstance(self.found, Condition) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ class Job:
     layouts: tuple[Layout, ...]
     """How tuples could lie for all joins, best static choice first. With a model that cuts along keys, only those with a bound on a key."""
     window: Window
-    """The widest of the joins': what is held is held for this one."""
+    """The widest of the joins over two streams: what is held for these is held for this one. Where there are none, a join's own."""
     model: str
     scheme_options: SchemeOptions
     """What single models take."""
@@ -184,13 +189,27 @@ class Job:
 
     def expected_tuples(self) -> Expected:
         """What is expected to be held on each side of a scheme."""
-        of_streams = self.expected_of_streams()
-        left, right = ([of_streams[place.stream] for place in self.places if place.side == side] for side in SIDES)
+        of_places = list(zip(self.places, self.expected_of_places(), strict=True))
+        left, right = ([tuples for place, tuples in of_places if place.side == side] for side in SIDES)
         return _sum_of(left), _sum_of(right)
 
-    def expected_of_streams(self) -> tuple[float | None, ...]:
-        """What the window is expected to hold of each stream, once."""
-        return self._expected_at([stream.expected_rate for stream in self.streams])
+    def expected_of_places(self) -> tuple[float | None, ...]:
+        """What is expected to be held at each place: of a join over three and more streams by its own window, else by the widest."""
+        rates = [stream.expected_rate for stream in self.streams]
+        of_pairs = self.places_of_pairs
+        of_streams = self._expected_at(rates) if of_pairs else ()
+        found = [of_streams[place.stream] for place in of_pairs] + [None] * (len(self.places) - len(of_pairs))
+        for placed in self.graphs:
+            of_join = self._expected_at(rates, placed)
+            for number, place in zip(placed.places, placed.graph.places, strict=True):
+                found[number] = of_join[place.stream]
+        return tuple(found)
+
+    def expected_of(self, placed: PlacedGraph) -> tuple[float | None, ...]:
+        """What is expected to be held of each stream of a join over three and more, once."""
+        found = self.expected_of_places()
+        at = {place.stream: number for number, place in zip(placed.places, placed.graph.places, strict=True)}
+        return tuple(found[at[stream]] for stream in range(len(placed.streams)))
 
     @property
     def window_seconds(self) -> tuple[float, float] | None:
@@ -201,18 +220,20 @@ class Job:
         left, right = self._expected_at((1.0, 1.0))
         return left or 0.0, right or 0.0
 
-    def _expected_at(self, rates: Sequence[float | None]) -> tuple[float | None, ...]:
+    def _expected_at(self, rates: Sequence[float | None], placed: PlacedGraph | None = None) -> tuple[float | None, ...]:
+        """Of all streams by the widest window, or of those of a join by its own."""
+        numbers = range(len(self.streams)) if placed is None else placed.streams
         return expected_tuples(
-            rates,
-            self.window,
-            delays_micros=[stream.watermark_micros for stream in self.streams],
+            [rates[number] for number in numbers],
+            self.window if placed is None else self.joins[placed.join].window,
+            delays_micros=[self.streams[number].watermark_micros for number in numbers],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
 
     @property
-    def graph(self) -> JoinGraph | None:
-        """Of three and more streams."""
-        return self.layouts[0].graph
+    def graphs(self) -> tuple[PlacedGraph, ...]:
+        """Of the joins over three and more streams, by the first layout."""
+        return self.layouts[0].graphs
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -222,21 +243,20 @@ class Job:
     def lying(self, layout: Layout) -> Job:
         """The same with this layout alone. Tuples carry what it finds them by too, if the manifest's own layouts would not."""
         streams = self.streams
-        if layout.graph is None:
-            indexed = {
-                column
-                for index, join in enumerate(self.joins)
-                for column in resolve.indexed_by(layout, index, {streams[each].name: streams[each].schema for each in join.streams})
-            }
-            streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
+        indexed = {
+            column
+            for index, join in enumerate(self.joins)
+            for column in resolve.indexed_by(layout, index, {streams[each].name: streams[each].schema for each in join.streams})
+        }
+        streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
         return dataclasses.replace(self, layouts=(layout,), streams=streams)
 
     def continuing(self, floors: Floors) -> Job | None:
         """The same where tuples lie on these floors; None where a condition, or the model, has no use for how they lie."""
-        layout = floors.layout({join.name: join.condition for join in self.joins if join.condition is not None})
+        layout = floors.layout({join.name: Joined(join.streams, join.found) for join in self.joins})
         if layout is None or (self.model in KEYED and not layout.cuts_keys):
             return None
-        return dataclasses.replace(self.lying(layout), window=floors.window)
+        return dataclasses.replace(self.lying(layout), window=floors.window if floors.floors else self.window)
 
     def stream_of(self, place: int) -> int:
         """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""
@@ -244,17 +264,25 @@ class Job:
 
     def side_of(self, place: int) -> int:
         """Of a scheme, by any layout."""
-        return place % len(SIDES) if self.graph is None else self.graph.places[place].side
+        return self.places[place].side if self.graphs else place % len(SIDES)
 
     def expired_before(self, marks: Ends) -> Ends:
         """By place, the ``_time`` below which a held tuple can match nothing that is still to come (:meth:`Window.expired_before`)."""
-        if self.graph is not None:
-            of_streams = self.window.expired_before(marks)
-            return tuple(of_streams[place.stream] for place in self.places)
         found: list[int | None] = []
-        for left, right in zip(self.places[::2], self.places[1::2], strict=True):
+        of_pairs = self.places_of_pairs
+        for left, right in zip(of_pairs[::2], of_pairs[1::2], strict=True):
             found += self.window.expired_before((marks[left.stream], marks[right.stream]))
+        found += [None] * (len(self.places) - len(found))
+        for placed in self.graphs:
+            of_streams = self.joins[placed.join].window.expired_before(tuple(marks[stream] for stream in placed.streams))
+            for number, place in zip(placed.places, placed.graph.places, strict=True):
+                found[number] = of_streams[place.stream]
         return tuple(found)
+
+    @property
+    def places_of_pairs(self) -> tuple[Place, ...]:
+        """Those of joins over two streams, which are the first: of each floor the left and the right one."""
+        return self.places[: min((placed.places[0] for placed in self.graphs), default=len(self.places))]
 
     def depth_of(self, stream: int) -> int:
         """How many joins a stream's tuples have come through."""
@@ -263,31 +291,33 @@ class Job:
 
     def to_end(self, held: Iterable[int]) -> frozenset[int]:
         """Where tuples can match nothing any more, as nothing comes any more, of the places where some are ``held``: those of the joins
-        that the fewest others come before, as others may read what they give. None, if no tuple comes alone; of a chain, all."""
+        that the fewest others come before, as others may read what they give. None, if no tuple comes alone; of a chain, all. Tuples of
+        joins over three and more streams never come alone, and stay."""
         if self.model == HANDSHAKE:  # tuples that have yet to meet do so on their way out of the chain
             return frozenset(held)
         if not self.gives_unmatched:
             return frozenset()
         alone = max(max(map(self.depth_of, join.streams)) for join in self.joins if join.type.gives_unmatched)
         depths: dict[int, int] = {}
-        for floor in {each // len(SIDES) for each in held}:
+        for floor in {each // len(SIDES) for each in held if each < len(self.places_of_pairs)}:
             depths[floor] = max(self.depth_of(self.stream_of(len(SIDES) * floor + side)) for side in SIDES)
         least = min(depths.values(), default=alone + 1)
         if least > alone:
             return frozenset()
         return frozenset(len(SIDES) * floor + side for floor, depth in depths.items() if depth == least for side in SIDES)
 
-    def carried_bytes(self, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
-        """By stream, the bytes of a tuple that the condition reads, and of those that only what comes of results does.
+    def carried_bytes(self, placed: PlacedGraph, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
+        """By stream of a join over three and more, the bytes of a tuple that the condition reads, and of those that only what comes of
+        results does.
 
         By the schemas; what held tuples, of ``tuple_bytes`` by place, are wider than these say is taken to be of the columns of no fixed
         width, evenly.
         """
-        (join,) = self.joins
-        condition = self.graph.columns if self.graph is not None else frozenset()
+        join, condition = self.joins[placed.join], placed.graph.columns
         read = {name for _, expression in join.output for name in expression.columns} | (join.where.columns if join.where else set())
         found = []
-        for number, stream in enumerate(self.streams):
+        for number in placed.streams:
+            stream = self.streams[number]
             held = max(width for width, place in zip(tuple_bytes, self.places, strict=True) if place.stream == number)
             conditions = tuple(name for name in stream.payload if (stream.name, name) in condition)
             others = tuple(name for name in stream.payload if (stream.name, name) in read and name not in conditions)
@@ -325,15 +355,15 @@ class Job:
 
     def foreseen(self) -> Deployment:
         """The first plan by what the manifest alone says; nothing is known of keys but whether they are hashed."""
-        rates = [stream.expected_rate for stream in self.streams]
-        of_streams = [tuples or 1.0 for tuples in typical_tuples(rates, self.expected_of_streams())]
+        rates = [self.streams[place.stream].expected_rate for place in self.places]
+        of_places = [tuples or 1.0 for tuples in typical_tuples(rates, self.expected_of_places())]
         main = self.layouts[0].main
-        return self.first_deployment(unknown(self.places, main, [of_streams[held.stream] for held in self.places]), main)
+        return self.first_deployment(unknown(self.places, main, of_places), main)
 
     def cheapest(self) -> Job:
         """The same lying as the first plan would have it by what the manifest alone says: of joins with floors of their own, the layout
         that holds less."""
-        if not any(layout.floors and not layout.pairs for layout in self.layouts):
+        if not any(layout.is_apart for layout in self.layouts):
             return self
         return min(map(self.lying, self.layouts), key=lambda job: job.foreseen().volume)
 

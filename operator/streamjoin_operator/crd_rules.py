@@ -91,8 +91,8 @@ in a stream's is let through, and the operator refuses it."""
 _PLAIN = "j.condition.matches('[\\'\"`]|--|/[*]')"
 
 
-_OF_PAIRS = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.exists(s, has(s.source.join))))"
-"""Whether each join is over the two streams that its condition names (``manifest.resolve``)."""
+_OF_NAMED = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.exists(s, has(s.source.join))))"
+"""Whether each join is over the streams that its condition names (``manifest.resolve``), which are more than a rule can find out."""
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
@@ -273,18 +273,13 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins.all(j, j.type == 'inner')",
+            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, j.type == 'inner')",
             "a type other than inner is for two streams; remove it, for inner",
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
+            f"self.streams.size() == 2 || {_OF_NAMED} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
             f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or unbounded: true",
-            field="joins",
-        ),
-        Rule(
-            f"!{_OF_PAIRS} || !self.joins.exists(j, has(j.window.rows))",
-            "rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded: true",
             field="joins",
         ),
         Rule(
@@ -303,7 +298,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            f"{_OF_PAIRS} || self.joins.all(j, !has(j.window.each)"
+            f"{_OF_NAMED} || self.joins.all(j, !has(j.window.each)"
             " || (j.window.each.size() == self.streams.size() && self.streams.all(s, s.name in j.window.each)))",
             "each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may be",
             field="joins",
@@ -340,7 +335,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="streams",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_PAIRS} || self.joins[0].name == oldSelf.joins[0].name",
+            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins[0].name == oldSelf.joins[0].name",
             f"the name of a join of three and more streams may not change; make another {KIND}",
             field="joins",
         ),

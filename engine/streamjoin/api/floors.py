@@ -18,9 +18,9 @@ import numpy as np
 
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
-from streamjoin.language.predicate import INT64_MIN, MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.language.stack import FLOOR_BITS, Stack
+from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
 from streamjoin.scheme.matrix import hashed
 from streamjoin.scheme.places import by_place
@@ -106,11 +106,11 @@ def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatis
     """The floors of a layout's schemes, from what is known of the keys at each place."""
     if not isinstance(layout.main, Stack):
         return (Floor.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
-    places, graph = layout.places, layout.graph
+    places = layout.places
     floors = []
     for number, main in enumerate(layout.main.floors):
         numbers = [index for index, place in enumerate(places) if place.floor == number]
-        edges = () if graph is None else [edge for edge in graph.edges if edge.places[LEFT] in numbers]
+        edges = [edge for placed in layout.graphs for edge in placed.graph.edges if placed.places[edge.places[LEFT]] in numbers]
         texts = [edge.text for edge in edges] or [main.text or str(main.kind)]
         of_side = [[index for index in numbers if places[index].side == side] for side in SIDES]
         left, right = (tuple(streams[places[index].stream] for index in indices) for indices in of_side)
@@ -156,14 +156,14 @@ def _stacked(stack: Stack, floors: Sequence[Floor], side: int) -> SideStatistics
 
 def _levels(stack: Stack, floor: int, spread: Histogram | None, tuples: float) -> Histogram:
     """So many tuples of a floor by their levels; of unknown keys (``spread`` None) all that is known is that they are of this floor."""
-    begin, end = (INT64_MIN + (number << FLOOR_BITS) for number in (floor, floor + 1))
+    begin, end = stack.base(floor), stack.base(floor + 1)
     bounds, below = [begin], [0.0]
     if spread is not None:
         scaled = _scaled(spread, tuples)
         bounds += stack.levels(floor, scaled.bounds).tolist()
         below += np.cumsum(scaled.counts)[:-1].tolist()
     at = dict(zip([*bounds, end], [*below, tuples], strict=True))  # of bounds with one level, the last
-    ends = {INT64_MIN, INT64_MIN + (len(stack.floors) << FLOOR_BITS)}  # nothing is beyond these
+    ends = {stack.base(0), stack.base(len(stack.floors))}  # nothing is beyond these
     kept = sorted(at.keys() - ends)
     return Histogram(np.array(kept, np.int64), np.diff([at[bound] for bound in kept], prepend=0.0, append=tuples))
 

@@ -21,8 +21,7 @@ from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow, overfull
 from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, JoinSource
-from streamjoin.language.graph import JoinGraph
-from streamjoin.language.layout import Layout
+from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.stack import Stack
@@ -157,8 +156,8 @@ def outline(
     ``stats``: JSON text (``api.stats``); ``running``: JSON text of the plan to go on from. Raises PlanRefusal where there can be no plan,
     StatsError and PlanError for texts that are none.
     """
-    of_floors = any(layout.floors and not layout.pairs for layout in job.layouts)
-    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if of_floors else {}
+    are_apart = any(layout.is_apart for layout in job.layouts)
+    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if are_apart else {}
     lying = job.lying(min(foreseen, key=lambda layout: foreseen[layout].volume)) if foreseen else job
     shared = _shared(job, lying.layouts[0], foreseen) if len(job.joins) > 1 else []
     job = lying
@@ -188,7 +187,7 @@ def outline(
         planned = make_plan(job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=current)
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
-    sequences = [] if job.graph is None else _sequences(job, job.graph)
+    sequences = [line for placed in job.graphs for line in _sequences(job, placed)]
     return Outline(
         job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), (*shared, *_alternatives(job))
     )
@@ -231,21 +230,22 @@ def read_plan(text: str, main: MainPredicate) -> Plan:
 
 def _expected(job: Job) -> tuple[SideStatistics, ...]:
     """What the manifest alone says of what is held at each place."""
-    of_streams = expected_statistics([stream.expected_rate for stream in job.streams], job.expected_of_streams())
-    return tuple(of_streams[place.stream] for place in job.places)
+    rates = [job.streams[place.stream].expected_rate for place in job.places]
+    return expected_statistics(rates, job.expected_of_places())
 
 
-def _sequences(job: Job, graph: JoinGraph) -> list[str]:
-    """In which order the streams would meet, by what the manifest expects of them."""
-    rates = [stream.expected_rate or 1.0 for stream in job.streams]
-    expected = job.expected_of_streams()
+def _sequences(job: Job, placed: PlacedGraph) -> list[str]:
+    """In which order the streams of a join would meet, by what the manifest expects of them."""
+    graph, rates = placed.graph, [job.streams[stream].expected_rate or 1.0 for stream in placed.streams]
+    expected = job.expected_of(placed)
     held = [
         rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples
         for tuples, rate in zip(expected, rates, strict=True)
     ]
-    by_condition, by_output = zip(*job.carried_bytes([job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
+    by_condition, by_output = zip(*job.carried_bytes(placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
     flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held))
-    note = "sequences, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
+    of_join = f" of {job.joins[placed.join].name}" if len(job.joins) > 1 else ""
+    note = f"sequences{of_join}, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
     return [note, *(f"  {line}" for line in told(graph, flowing))]
 
 
@@ -262,13 +262,14 @@ def _alternatives(job: Job) -> list[str]:
     return lines
 
 
-def _of_pair(job: Job, index: int) -> str:
-    """What a join of several pairs is over, and by what it finds its pairs."""
-    join = job.joins[index]
-    text = job.layouts[0].predicates[index].main.text
+def _of_named(job: Job, index: int) -> str:
+    """What a join of several over different streams is over, and by what it finds its pairs."""
+    join, layout = job.joins[index], job.layouts[0]
+    predicate, placed = layout.predicates[index], layout.graph_of(index)
+    text = predicate.main.text if predicate is not None else placed.graph.text if placed is not None else ""
     readers = [stream.name for stream in job.streams if stream.source == JoinSource(index)]
     read = f"; {listed(readers, 'and')} {'reads' if len(readers) == 1 else 'read'} its results" if readers else ""
-    over = " and ".join(job.streams[stream].name for stream in join.streams)
+    over = listed([job.streams[stream].name for stream in join.streams], "and")
     return f"{join.name}: {over}" + (f", by {text}" if text else ", which no key serves") + read
 
 
@@ -278,8 +279,9 @@ def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> 
     ``foreseen``: the first plans, where joins may have floors of their own; as a run would, this plan has that which holds less.
     """
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
-    if chosen.pairs:
-        return [f"joins: {names}, each over two streams", *(f"  {line}" for line in map(partial(_of_pair, job), range(len(job.joins))))]
+    if chosen.pairs or chosen.graphs:
+        each = map(partial(_of_named, job), range(len(job.joins)))
+        return [f"joins: {names}, each over the streams that its condition names", *(f"  {line}" for line in each)]
     if layout.main.keys:
         return [f"joins: {names}: tuples lie by {layout.text} once for all of them"]
     lines = [f"joins: {names} have no keys in common"]
@@ -289,7 +291,7 @@ def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> 
         held = ", and ".join(f"{where[each]} a tuple would be held {foreseen[each].volume / once:.2g} times" for each in job.layouts)
         lines = [f"{lines[0]}: {held}; this plan is {where[chosen]}. A run chooses by a sample of its first input"]
     for index, (join, predicate) in enumerate(zip(job.joins, chosen.predicates, strict=True)):
-        text = predicate.main.text
+        text = "" if predicate is None else predicate.main.text
         if chosen.floors:
             lines.append(f"  {join.name}: on floor {chosen.floors[index] + 1}" + (f", by {text}" if text else ", which no key serves"))
         elif chosen.indexes(index):

@@ -12,9 +12,11 @@ from streamjoin.cli.exits import Exit, Failure
 from streamjoin.cli.validate import job_at
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.sequences import Flowing, told
+from streamjoin.elastic.sequences import told
+from streamjoin.epoch.deployment import as_it_lies
+from streamjoin.epoch.flowing import flowing_of
+from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
-from streamjoin.language.graph import JoinGraph
 from streamjoin.serve.decisions import LedgerError, load_ledger
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
@@ -25,7 +27,7 @@ def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
     try:
         job = job_at(path)
         ledger = _read(job.checkpoint)
-        sequences = [] if job.graph is None or as_json else _sequences(job, job.graph)
+        sequences = [] if as_json else _sequences(job)
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code
@@ -37,8 +39,10 @@ def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-def _sequences(job: Job, graph: JoinGraph) -> list[str]:
-    """In which order the streams meet, by the last commit, and what that has sent."""
+def _sequences(job: Job) -> list[str]:
+    """In which order the streams of joins over three and more meet, by the last commit, and what that has sent."""
+    if not job.graphs:
+        return []
     try:
         latest = read_latest(ObjectStorage(job.checkpoint))
     except OSError as error:
@@ -46,7 +50,14 @@ def _sequences(job: Job, graph: JoinGraph) -> list[str]:
     if latest is None or not latest.checkpoint.flowing:
         return []
     checkpoint = latest.checkpoint
-    lines = told(graph, Flowing(**checkpoint.flowing), checkpoint.ways)
+    try:
+        lying, _ = as_it_lies(job, checkpoint, job.checkpoint)
+    except CheckpointMismatch as error:
+        raise Failure(Exit.FAILED, f"streamjoin: {error}") from error
+    lines = []
+    for placed, flowing, ways in flowing_of(lying, checkpoint):
+        lines += [f"{job.joins[placed.join].name}:"] if len(job.joins) > 1 else []
+        lines += told(placed.graph, flowing, ways)
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
     return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 

@@ -60,11 +60,11 @@ class Subject:
         layout = self.decided.layout
         if layout is None:
             return None
-        if layout.graph is not None:
-            has_residual = bool(layout.graph.checks) or any(edge.residual for edge in layout.graph.edges)
-            return layout.graph.text + (" + residual" if has_residual else "")
-        has_residual = any(predicate.residual for predicate in layout.predicates)
-        return f"{layout.text} ({layout.main.kind})" + (" + residual" if has_residual else "")
+        graphs = [placed.graph for placed in layout.graphs]
+        has_residual = any(predicate is not None and predicate.residual for predicate in layout.predicates)
+        has_residual |= any(graph.checks or any(edge.residual for edge in graph.edges) for graph in graphs)
+        text = graphs[0].text if len(graphs) == len(layout.predicates) == 1 else f"{layout.text} ({layout.main.kind})"
+        return text + (" + residual" if has_residual else "")
 
     @property
     def scheme(self) -> str | None:

@@ -1,5 +1,5 @@
-"""One task's part of the steps of an epoch, with three and more streams: it joins its heads, and the partial results that other tasks send
-it.
+"""One task's part of the steps of an epoch, of one join of three and more streams: it joins its heads, and the partial results that other
+tasks send it.
 
 It keeps what it has found until the next step asks for it. The steps of all sequences go on together, each in a round of the exchange.
 Sequences that fetch have two more rounds: in the first, tasks ask for tuples by reference, from the task that held them when they were
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.elastic.sequences import Ways
-from streamjoin.epoch.compiled import Compiled, Plan
+from streamjoin.epoch.compiled import Plan
 from streamjoin.epoch.matches import Runs
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec, Piece
-from streamjoin.epoch.steps import Fetched, Step, StepWork, reference_to
+from streamjoin.epoch.steps import Fetched, Sequences, Step, StepWork, reference_to
 from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks
 from streamjoin.scheme.tiling import Area
 from streamjoin.state.store import HeldRun, rows_selected
@@ -48,21 +48,20 @@ class Cascade:
         self,
         spec: EpochSpec,
         plan: Plan,
-        worker: Compiled,
+        sequences: Sequences,
         areas: Mapping[int, Area],
         report: TaskReport,
         write: Callable[[str, pa.RecordBatch], None],
     ) -> None:
-        """``write`` takes results of the join of this name."""
-        assert worker.sequences is not None
+        """``sequences``: of the join. ``write`` takes results of the join of this name."""
         self._spec, self._plan, self._areas, self._report = spec, plan, areas, report
-        (join,) = worker.config.joins
-        self._join_name, self._write = join.name, partial(write, join.name)
-        report.admitted[join.name] = 0
-        self._by_head = worker.sequences.of(spec.ways)
-        self._finisher = worker.sequences.finisher
-        self._streams = [stream.name for stream in worker.config.streams]
-        self._rounds_left = rounds_of(spec.ways)
+        self._ways, self.numbers = sequences.ways(spec.ways), sequences.numbers
+        self.join_name, self._write = sequences.join.name, partial(write, sequences.join.name)
+        report.admitted[self.join_name] = 0
+        self._by_head = sequences.of(self._ways)
+        self._finisher = sequences.finisher
+        self._streams = sequences.join.graph.streams
+        self._rounds_left = rounds_of(self._ways)
         self._referred: list[HeldRun] = []
         """Runs to which there are references, by number."""
         self._numbers: dict[HeldRun, int] = {}
@@ -71,7 +70,7 @@ class Cascade:
         self._asked: dict[tuple[int, int], NDArray[np.int64]] = {}
         """By task and stream, to which tuples."""
         self._answers: list[Piece] = []
-        self._steps = [step for of_head in self._by_head for step in of_head]
+        self._steps = {step.number: step for of_head in self._by_head for step in of_head}
         self._found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
         """What each step has found for the next one, by step."""
         self._held: Runs = {}
@@ -87,12 +86,13 @@ class Cascade:
                     self._join(first, index, heads.run, self._first_reference(heads) if first.refers else 0)
 
     def outgoing(self) -> Iterator[Piece]:
-        """What has been found, on its way to where the next steps are done; after these, what is asked for, and then what was."""
+        """What has been found, on its way to where the next steps are done; after these, what is asked for, and then what was; and nothing
+        in the rounds that other joins have beyond that."""
         if self._fetching_rounds == 1:
             yield from self._answers
         elif self._fetching_rounds == 2:
             yield from self._questions()
-        else:
+        elif self._rounds_left > 0:
             found, self._found = self._found, defaultdict(list)
             for number, batches in found.items():
                 yield from self._sent(self._steps[number], batches)
@@ -100,7 +100,7 @@ class Cascade:
     @property
     def _fetching_rounds(self) -> int:
         """How many of the two rounds are left in which tuples are fetched; 0: this round is another."""
-        return self._rounds_left if self._rounds_left <= FETCHING_ROUNDS and any(way.fetches for way in self._spec.ways) else 0
+        return self._rounds_left if self._rounds_left <= FETCHING_ROUNDS and any(way.fetches for way in self._ways) else 0
 
     def receive(self, pieces: Iterable[Piece]) -> None:
         """The next step with the partial results that came to this task; or questions, or answers."""
@@ -137,7 +137,7 @@ class Cascade:
                     self._incomplete.append(batch)
                 else:
                     self._found[step.number].append(batch)
-        self._report.admitted[self._join_name] += step.joiner.candidates_seen - seen
+        self._report.admitted[self.join_name] += step.joiner.candidates_seen - seen
 
     def _first_reference(self, held: HeldRun) -> int:
         """The reference to the first tuple of a run: those to the others follow."""
@@ -160,7 +160,7 @@ class Cascade:
                 asked = self._asked[task, number] = references[tasks == task]
                 data = pa.RecordBatch.from_pydict({column: asked}).serialize()
                 self._count(self._last, task, data.size, len(asked))
-                yield Piece(task, self._report.task, number, data)
+                yield Piece(task, self._report.task, number, data, self.numbers.start)
 
     def _answer(self, question: Piece) -> Piece:
         """The tuples that a task asks for, whose number is the question's area."""
@@ -171,7 +171,7 @@ class Cascade:
         parts = [self._finisher.tuples(stream, self._referred[run].run.batch, rows[runs == run]) for run in np.unique(runs).tolist()]
         data = (parts[0] if len(parts) == 1 else pa.concat_batches(parts)).serialize()
         self._count(self._last, question.area, data.size, len(references))
-        return Piece(question.area, self._report.task, question.place, data)
+        return Piece(question.area, self._report.task, question.place, data, self.numbers.start)
 
     def _complete(self, answers: Sequence[Piece]) -> None:
         """Write the results whose tuples have come."""
@@ -193,7 +193,7 @@ class Cascade:
     @property
     def _last(self) -> StepWork:
         """With what the last step has sent, what is fetched counts, as it is the price of that."""
-        return self._report.steps.setdefault(len(self._steps) - 1, StepWork())
+        return self._report.steps.setdefault(self.numbers[-1], StepWork())
 
     def _count(self, work: StepWork, task: int, nbytes: int, tuples: int) -> None:
         """What goes to another task."""

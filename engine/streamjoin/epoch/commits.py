@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from streamjoin.epoch.delays import DelayMeter
-from streamjoin.epoch.flowing import Flow
+from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose
@@ -55,7 +55,7 @@ class Commits:
         self._log, self._dead_letters, self._janitor = log, dead_letters, janitor
         self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
 
-    def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flow | None, observed: Observations) -> Checkpoint:
+    def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flows, observed: Observations) -> Checkpoint:
         """Make the epoch the truth, with what it makes visible."""
         now = self._clock()
         results = self.results.with_epoch([staged for report in reports for staged in report.staged if not staged.is_fed], now)
@@ -70,8 +70,7 @@ class Commits:
         timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
         after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
-        if flow is not None:
-            after = replace(after, flowing=asdict(flow.known(self.checkpoint, observed.rates())))
+        after = replace(after, flowing=flow.known(self.checkpoint, observed.rates()))
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False

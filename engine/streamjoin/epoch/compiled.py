@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,6 @@ from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import key_type
 from streamjoin.kernel.types import arrow_schema
-from streamjoin.language.graph import JoinGraph
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression
@@ -36,12 +35,11 @@ class Compiled:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        graph, places = config.layout.graph, config.layout.places
-        self.places = places
-        self.joins = () if graph is not None else tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins))
+        places = self.places = config.layout.places
+        self.joins = tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins) if join.predicate is not None)
         """Of two streams."""
-        self.sequences = None if graph is None else Sequences(_many(config, graph))
-        """Of three and more."""
+        self.sequences = tuple(_sequences(config))
+        """Of joins of three and more."""
         self.tracked = tuple(sorted({place for join in self.joins for place in join.tracked}))
         """The places that any join tracks."""
         self.streams = tuple(
@@ -49,6 +47,7 @@ class Compiled:
                 stream,
                 config.window,
                 tuple(place for place, held in enumerate(places) if held.stream == number),
+                [tuple(place for place in placed.places if places[place].stream == number) for placed in config.layout.graphs],
                 [join.type for join in config.joins if number in (join.streams[side] for side in join.type.tracked)],
             )
             for number, stream in enumerate(config.streams)
@@ -66,9 +65,13 @@ class Compiled:
         """By place, the columns of held tuples."""
 
 
-def _many(config: Config, graph: JoinGraph) -> ManyJoin:
-    (join,) = config.joins
-    return ManyJoin(graph, tuple(stream.schema for stream in config.streams), join.window, join.where, join.output)
+def _sequences(config: Config) -> Iterator[Sequences]:
+    """Of the joins of three and more streams, their heads and steps numbered one after the other."""
+    heads, steps = 0, len(config.joins)
+    for placed in config.layout.graphs:
+        join, schemas = config.joins[placed.join], tuple(config.streams[stream].schema for stream in placed.streams)
+        yield Sequences(ManyJoin(join.name, placed, schemas, join.window, join.where, join.output), heads, steps)
+        heads, steps = heads + len(schemas), steps + len(schemas) * (len(schemas) - 1)
 
 
 class CompiledJoin:
@@ -111,9 +114,17 @@ class CompiledJoin:
 class Taken:
     """One stream made ready."""
 
-    def __init__(self, stream: Stream, window: Window, places: tuple[int, ...], tracked_for: Sequence[JoinType]) -> None:
-        """``places``: where its tuples are held. ``tracked_for``: the types of the joins that track the stream."""
+    def __init__(
+        self, stream: Stream, window: Window, places: tuple[int, ...], of_graphs: Sequence[tuple[int, ...]], tracked_for: Sequence[JoinType]
+    ) -> None:
+        """``places``: where its tuples are held. ``of_graphs``: by join of three and more streams, which of these are its. ``tracked_for``:
+        the types of the joins that track the stream."""
         self.stream, self.window, self.places = stream, window, places
+        self.together = tuple([places.index(place) for place in own] for own in of_graphs if len(own) > 1)
+        """Places, by their numbers among its own, of which a tuple is in all or in none: a result of three and more streams has a tuple of
+        each, so one that lacks a key is of no use in any."""
+        self.is_in_all = [list(range(len(places)))] == list(self.together)
+        """Whether each tuple that is held is in all places."""
         self.is_tracked = bool(tracked_for)
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = arrow_schema(stream.schema.select(stream.payload))

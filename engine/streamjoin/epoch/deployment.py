@@ -33,7 +33,7 @@ from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_schema, output_schema
-from streamjoin.language.choice import choose, choose_graph
+from streamjoin.language.choice import choose
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
@@ -90,13 +90,13 @@ def first_plan(
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
         return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
 
-    if any(layout.floors and not layout.pairs for layout in job.layouts):
+    if any(layout.is_apart for layout in job.layouts):
         made = {layout: deployment(layout) for layout in job.layouts}
         layout = min(made, key=lambda each: made[each].volume)
     else:
-        layout = (choose if job.graph is None else choose_graph)(job.layouts, encoded)
+        layout = choose(job.layouts, encoded)
         made = {layout: deployment(layout)}
-    if job.graph is None:
+    if len(job.joins) > 1 or not layout.graphs:
         checkpoint = replace(checkpoint, floors=Floors.of(layout, [join.name for join in job.joins], job.window).to_json())
     return _deployed(checkpoint, layout.main, made[layout])
 
@@ -197,15 +197,12 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
 
 
 def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Floors | None]:
-    """The job with the layout alone that the checkpoint's blocks are sorted by, and its floors. Raises CheckpointMismatch when the joins no
-    longer have it."""
-    floors = None if job.graph is not None else floors_of(job, checkpoint, JoinChanges(), location)
-    if floors is not None:
-        lying = job.continuing(floors)
-    else:
-        lying = next((job.lying(layout) for layout in job.layouts if str(layout.main) == checkpoint.main), None)
+    """The job with the layout alone that the checkpoint's blocks are sorted by, and its floors (None: of one join over three and more
+    streams, for which checkpoints have none). Raises CheckpointMismatch when the joins no longer have it."""
+    floors = floors_of(job, checkpoint, JoinChanges(), location)
+    lying = job.continuing(floors)
     if lying is not None:
-        return lying, floors
+        return lying, None if checkpoint.floors is None and lying.graphs and len(lying.joins) == 1 else floors
     raise CheckpointMismatch(
         f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer"
         f" to model {job.model}; use the version or the model that wrote it, or choose a new checkpoint.location"
@@ -222,13 +219,12 @@ def make_config(
     dead_letters: DeadLetters,
 ) -> Config:
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
-    predicates = layout.predicates or (None,) * len(job.joins)
     return Config(
         query=query,
         streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation) for each in job.streams),
         joins=tuple(
             Join(each.name, each.type, each.streams, each.window, each.where, each.output, predicate, layout.indexes(number))
-            for number, (each, predicate) in enumerate(zip(job.joins, predicates, strict=True))
+            for number, (each, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
         ),
         layout=layout,
         window=job.window,

@@ -39,7 +39,7 @@ from streamjoin.epoch.commits import Commits
 from streamjoin.epoch.compaction import rewrite_after
 from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.fingerprint import JoinChanges, join_changes
-from streamjoin.epoch.flowing import Flow
+from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.joined import Steps
 from streamjoin.epoch.joins import as_named_now
@@ -106,7 +106,7 @@ class Driver:
             *(self._log, sources, sink, self._dead_letters, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
         )
         # Of three and more streams, once a plan is adopted.
-        self._flow: Flow | None = None
+        self._flows = Flows(job, ())
         # None until a plan is adopted.
         self._config: Shared | None = None
         # Under way, or to be begun.
@@ -199,7 +199,7 @@ class Driver:
                 self._commits.idle(final=final, exhausted=self.exhausted)
                 return None
             epoch, reports = finished
-            before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flow, self._observations)
+            before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flows, self._observations)
             self._refused = None
             self._learn(epoch, reports, steps)
             steps.lap("commit")
@@ -350,8 +350,7 @@ class Driver:
         self._rewrite, self._janitor.rewriting = rewrite, None if rewrite is None else rewrite.name
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
-        if self._flow is not None:
-            self._flow.add(epoch.spec.ways, reports, self.checkpoint)
+        self._flows.add(epoch.spec.ways, reports, self.checkpoint)
         if epoch.is_switch:
             committed = events.FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -386,7 +385,7 @@ class Driver:
         self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
         checkpoint = replace(checkpoint, floors=None if floors is None else floors.to_json())
-        self._flow = None if self.job.graph is None else Flow(self.job, self.job.graph, checkpoint.ways)
+        self._flows = Flows(self.job, checkpoint.ways)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         parts = self._commits.sources, self._commits.sink, self._dead_letters
@@ -420,7 +419,7 @@ class Driver:
 
     def _ways(self) -> Ways:
         """In what order each stream's new tuples meet the others, and how, where there are more than two."""
-        return () if self._flow is None else self._flow.ways(self.checkpoint, self._observations.rates(), self._clock())
+        return self._flows.ways(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         self._commits.show_fed()

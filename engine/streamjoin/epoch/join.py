@@ -68,14 +68,13 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
-    """The number of rounds in which tasks send each other pieces, after the pieces of the splits. With three and more streams they send
-    partial results and the tuples that these refer to (``cascade.rounds_of``). With two, there is one round if a tuple whose matches count
-    can be in several areas, and none otherwise. O(areas)."""
+    """The number of rounds in which tasks send each other pieces, after the pieces of the splits. Of joins of three and more streams they
+    send partial results and the tuples that these refer to (``cascade.rounds_of``). Of two, there is one round if a tuple whose matches
+    count can be in several areas, and none otherwise. All joins take theirs together. O(areas)."""
     worker = compiled(spec.config)
-    if worker.sequences is not None:
-        return rounds_of(spec.ways)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
-    return int(any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked))
+    notices = any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked)
+    return max([int(notices), *(rounds_of(sequences.ways(spec.ways)) for sequences in worker.sequences)])
 
 
 class TaskPart(ABC):
@@ -141,8 +140,12 @@ class Part(TaskPart):
         self._matches: dict[str, Matches] = {}
         """By join, of those that track a side."""
         self._notices: list[Piece] = []
-        self._cascade: Cascade | None = None
-        """Only with three and more streams."""
+        self._is_told = False
+        """Whether the owners of tuples that are not ours have been told of those that matched here: in the first round."""
+        self._cascades = tuple(
+            Cascade(spec, self._plan, sequences, self._areas, self._report, self._write) for sequences in self._worker.sequences
+        )
+        """Of the joins of three and more streams."""
 
     def join(self, pieces: Iterable[Piece]) -> None:
         """Phases 1 to 3."""
@@ -166,9 +169,8 @@ class Part(TaskPart):
         self._clock.lap("gather")
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
-        if self._worker.sequences is not None:
-            self._cascade = Cascade(spec, self._plan, self._worker, areas, report, self._write)
-            self._cascade.begin(self._runs, self._fresh)
+        for cascade in self._cascades:
+            cascade.begin(self._runs, self._fresh)
         report.areas = {index: AreaWork(area.holds) for index, area in areas.items()}
         for each in self._worker.joins:
             seen = each.joiner.candidates_seen
@@ -232,25 +234,30 @@ class Part(TaskPart):
         matched here."""
         if self._report.predecessor_missing:
             return
-        if self._cascade is not None:
-            yield from self._cascade.outgoing()
+        for cascade in self._cascades:
+            yield from cascade.outgoing()
             self._clock.lap("send")
-        for matches in self._matches.values():
-            for runs in (self._runs, self._fresh):
-                yield from matches.notices(runs)
+        if not self._is_told:
+            self._is_told = True
+            for matches in self._matches.values():
+                for runs in (self._runs, self._fresh):
+                    yield from matches.notices(runs)
 
     def receive(self, pieces: Iterable[Piece]) -> None:
         """Take what has come for this task in a round. Raises what comes with the pieces."""
         if self._report.predecessor_missing:
             for _ in pieces:
                 pass
-        elif self._cascade is not None:
-            came = list(pieces)
+            return
+        of_cascades: list[list[Piece]] = [[] for _ in self._cascades]
+        for piece in pieces:
+            own = (came for cascade, came in zip(self._cascades, of_cascades, strict=True) if piece.number in cascade.numbers)
+            next(own, self._notices).append(piece)
+        if self._cascades:
             self._clock.lap("wait")
-            self._cascade.receive(came)
+            for cascade, came in zip(self._cascades, of_cascades, strict=True):
+                cascade.receive(came)
             self._clock.lap("join")
-        else:
-            self._notices = list(pieces)
 
     def _finish(self) -> None:
         """Phases 4 and 5."""
@@ -260,7 +267,7 @@ class Part(TaskPart):
         if matches:
             self._settle_matches(self._notices)
             self._clock.lap("match")
-        for name in [join.name for join in config.joins] if self._cascade is not None else matches:
+        for name in (*(cascade.join_name for cascade in self._cascades), *matches):
             self._writes.finish_results(name)
         tiered = {key: in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and key[1] not in spec.ended}

@@ -10,7 +10,7 @@ Results of a join that was removed must be visible by then, as nobody else knows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.results import PLACES, SINK
 from streamjoin.io.several import tags
 from streamjoin.job import Job
-from streamjoin.language.condition import Condition
 from streamjoin.language.floors import Floors
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.sides import SIDES
@@ -30,15 +29,13 @@ from streamjoin.state.log import Checkpoint
 
 
 def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
-    """The floors on which the tuples of a checkpoint lie, for joins over two streams. Raises CheckpointMismatch where the manifest's joins
-    cannot say it."""
+    """The floors on which the tuples of a checkpoint lie. Raises CheckpointMismatch where the manifest's joins cannot say it."""
     if checkpoint.floors is not None:
         return Floors.from_json(checkpoint.floors)
-    conditions = _conditions(job, changes.added)
-    found = () if changes.removed else layouts(list(conditions.values()))
-    for layout in found:
+    had = [join.name for join in job.joins if join.name not in changes.added]
+    for layout in () if changes.removed else _layouts(job, had):
         if str(layout.main) == checkpoint.main:
-            return Floors.of(layout, list(conditions), job.window)
+            return Floors.of(layout, had, job.window)
     raise CheckpointMismatch(
         f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer; "
         "use the version or the manifest that wrote it, or choose a new checkpoint.location"
@@ -62,7 +59,7 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 
     floors = checkpoint.floors
     if floors is not None and changes.alone is not None:
-        floors = floors | {"joins": dict.fromkeys([changes.alone], 0)}
+        floors = Floors.from_json(floors).of_one(changes.alone).to_json()
     staged = {sink: list(map(named, values)) if sink == SINK else values for sink, values in checkpoint.staged.items()}
     if PLACES in staged:
         kept = (place for place in staged[PLACES] if place["of"] != SINK or (place.get("join") or alone) in known)
@@ -72,12 +69,18 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
     """The layouts that could serve the joins that were added, best static choice first; of several, that of floors, if there is one."""
-    if resolve.is_of_pairs(job.manifest.spec):
-        schemas = {stream.name: stream.schema for stream in job.streams}
-        numbers = [number for number, join in enumerate(job.joins) if join.name in changes.added]
-        return resolve.layouts_of_pairs(job.manifest.spec, schemas, numbers)
-    found = layouts(list(_conditions(job, [join.name for join in job.joins if join.name not in changes.added]).values()))
+    found = _layouts(job, changes.added)
     return tuple(layout for layout in found if layout.floors) or found
+
+
+def _layouts(job: Job, joins: Collection[str]) -> tuple[Layout, ...]:
+    """The layouts that could serve these joins, best static choice first."""
+    if resolve.names_streams(job.manifest.spec):
+        schemas = {stream.name: stream.schema for stream in job.streams}
+        return resolve.layouts_among(job.manifest.spec, schemas, [at for at, join in enumerate(job.joins) if join.name in joins])
+    if any(join.condition is None for join in job.joins):
+        return job.layouts
+    return layouts([join.condition for join in job.joins if join.condition is not None and join.name in joins])
 
 
 def continued(
@@ -88,7 +91,7 @@ def continued(
     What was staged must be visible. O(blocks). Raises CheckpointMismatch.
     """
     left, numbers = floors.without(changes.removed)
-    left = left.held_for([join.window for join in job.joins])
+    left = left.held_for([join.window for join in job.joins if len(join.streams) == len(SIDES)])
     after = left if added is None else _beside(left, Floors.of(added, list(changes.added), left.window), location)
     lying = job.continuing(after)
     if lying is None:
@@ -96,20 +99,24 @@ def continued(
             f"spec.scheme.model: {job.model} divides along keys, and a join that the checkpoint was made with has none; choose another"
             f" model, or a new checkpoint.location (this one is {location})"
         )
-    place_of = {len(SIDES) * floor + side: len(SIDES) * now + side for floor, now in numbers.items() for side in SIDES}
+    place_of = floors.place_of(after, numbers)
     was: list[int | None] = [None] * len(lying.places)
     for before, now in place_of.items():
         was[now] = before
     known = tags(join.name for join in job.joins)
     expired = [None if place is None else checkpoint.expired[place] for place in was]
-    pairs = [left.window.expired_within(floors.window, tuple(expired[place : place + 2])) for place in range(0, len(was), len(SIDES))]
+    of_pairs = len(lying.places_of_pairs)
+    for place in range(0, of_pairs, len(SIDES)):
+        expired[place : place + 2] = left.window.expired_within(floors.window, tuple(expired[place : place + 2]))
     moved = replace(
         checkpoint,
         main=str(lying.layouts[0].main),
         floors=after.to_json(),
         blocks=_moved(checkpoint.blocks, place_of),
         marks=tuple(_marks(_moved(checkpoint.marks, place_of), known, changes.alone)),
-        expired=tuple(end for pair in pairs for end in pair),
+        expired=tuple(expired),
+        ways=(),  # they are chosen anew
+        flowing={},
         held=_by_place(checkpoint.held, was),
         held_bytes=_by_place(checkpoint.held_bytes, was),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
@@ -119,12 +126,8 @@ def continued(
     return lying, moved, tuple(was)
 
 
-def _conditions(job: Job, but: Iterable[str]) -> dict[str, Condition]:
-    return {join.name: join.condition for join in job.joins if join.condition is not None and join.name not in set(but)}
-
-
 def _beside(left: Floors, added: Floors, location: str) -> Floors:
-    if not left.floors:
+    if not left.floors and not left.graphs:
         return added
     try:
         return left.beside(added)

@@ -22,6 +22,7 @@ from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.results_source import BEGIN
 from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
+from streamjoin.language.floors import Floors
 from streamjoin.language.window import Ends
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
@@ -94,6 +95,7 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
+        floors=Floors.from_json(last.floors).emptied(spec.ended).to_json() if spec.ended and last.floors is not None else last.floors,
         expired=spec.expired_before,
         blocks=blocks,
         marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
@@ -143,8 +145,14 @@ def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
 def _since(job: Job, number: int, released: Ends, late: Ends) -> int | None:
     """What no event time is before that a join's results are made from, in an epoch with these bounds: a pair's are within the window of a
     tuple that is not late, and a tuple comes alone when it expires, or at once. None: not known."""
-    join, (left, right) = job.joins[number], job.layouts[0].places_of(number)
-    return _least([*join.window.expired_within(job.window, (released[left], released[right])), *(late[stream] for stream in join.streams)])
+    join, layout = job.joins[number], job.layouts[0]
+    placed = layout.graph_of(number)
+    if placed is not None:
+        expired = tuple(released[place] for place in placed.places)
+    else:
+        left, right = layout.places_of(number)
+        expired = join.window.expired_within(job.window, (released[left], released[right]))
+    return _least([*expired, *(late[stream] for stream in join.streams)])
 
 
 def _least(ends: Sequence[int | None]) -> int | None:
@@ -189,7 +197,7 @@ def _totals(
     }
     for name, count in sum((Counter(report.messages) for report in reports), Counter[str]()).items():
         once[f"chain/{name}"] = count
-    if job.graph is not None:
+    if job.graphs:
         steps = [step for report in reports for step in report.steps.values()]
         once |= {"partial": sum(step.sent for step in steps), "partial_bytes": sum(step.sent_bytes for step in steps)}
     totals = {

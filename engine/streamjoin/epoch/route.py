@@ -200,9 +200,11 @@ def prepare(
             unmatchable = keep & ~valid
             if unmatchable.any():
                 alone[place] = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
-    # A result of three and more streams has a tuple of each: one that lacks a key is of no use in any place.
-    combine = np.logical_or if worker.sequences is None else np.logical_and
-    matchable = combine.reduce(keyed)
+    for together in taken.together:
+        in_all = np.logical_and.reduce([keyed[number] for number in together])
+        for number in together:
+            keyed[number] = in_all
+    matchable = np.logical_or.reduce(keyed)
     report.unmatchable += int((keep & ~matchable).sum())
     keep = matchable
     if not keep.any():
@@ -224,7 +226,7 @@ def prepare(
         arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
     more = {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
-    if worker.sequences is None and len(taken.places) > 1:
+    if len(taken.places) > 1 and not taken.is_in_all:
         more |= {_is_in(number): pa.array(valid) for number, valid in enumerate(keyed)}
     schema = worker.held[taken.places[0]].append(pa.field("_shed", pa.float64()))
     for name, values in more.items():

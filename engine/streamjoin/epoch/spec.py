@@ -154,7 +154,8 @@ class EpochSpec:
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
     ways: Ways
-    """With three and more streams, for each: the order in which its new tuples meet the others, and how. Empty with two."""
+    """By join of three and more streams, one after the other, for each of its streams: the order in which its new tuples meet the others,
+    and how."""
     record_bytes: int
     """A larger record goes to the dead letters."""
     split_bytes: int | None
@@ -205,7 +206,8 @@ class Piece:
     """Of a split's report, the stream."""
     data: pa.Buffer
     number: int = 0
-    """Of a notice: by which join tuples have matched; of partial results: which step is next."""
+    """Of a notice: by which join tuples have matched; of partial results: which step is next, where those of the first join have numbers
+    above the joins'; of what is asked for and answers to that: the first step of the join."""
 
 
 def share(identity: str, value: Config | Scheme) -> Shared:

@@ -32,6 +32,7 @@ from streamjoin.kernel.near import pairs_in_time, times_of_pairs
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
+from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.predicate import INT64_MIN
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
@@ -56,11 +57,16 @@ class StepWork:
 class ManyJoin:
     """A join of three and more streams, as sequences need it: everything that they are made of, except for their orders."""
 
-    graph: JoinGraph
+    name: str
+    placed: PlacedGraph
     schemas: tuple[Schema, ...]
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
+
+    @property
+    def graph(self) -> JoinGraph:
+        return self.placed.graph
 
     @property
     def by_name(self) -> dict[str, Schema]:
@@ -87,7 +93,8 @@ class Step:
         self.number, self.is_last = number, not following
         self.side = graph.ends(edge).index(stream)
         """The side of the scheme on which the tuples that are probed are held."""
-        self.place, self.probing = edge.places[self.side], edge.places[1 - self.side]
+        self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
+        """Where the tuples lie that are probed, and those that probe, among all places."""
         self.takes_new = stream < members[0]
         """Whether what came of the stream in this epoch counts."""
         names = join.by_name
@@ -120,8 +127,8 @@ class Step:
             after = graph.edge_to(following[0], frozenset((*members, stream)))
             assert after is not None
             side = graph.ends(after).index(following[0])
-            self.next_probing = after.places[1 - side]
-            place = graph.places[self.next_probing]
+            probing = after.places[1 - side]
+            self.next_probing, place = join.placed.places[probing], graph.places[probing]
             self._key = place.key
             self._prefix, self._keyed = graph.streams[place.stream], join.schemas[place.stream]
             first = [pa.field(KEY, key_type(place.key)), pa.field(UNIT, pa.uint32())]
@@ -362,18 +369,36 @@ def _carried(join: ManyJoin, members: set[int], following: Sequence[int], at_end
 
 
 class Sequences:
-    """All steps, for orders as they come."""
+    """All steps of a join, for orders as they come."""
 
-    def __init__(self, join: ManyJoin) -> None:
-        self._join = join
+    def __init__(self, join: ManyJoin, first_head: int, first_step: int) -> None:
+        """``first_head`` and ``first_step``: the numbers of its first ones among those of all joins."""
+        self.join = join
+        self._first_head, self._first_step, self._heads = first_head, first_step, len(join.graph.streams)
         self.of = cache(self._of)
 
+    def ways(self, ways: Ways) -> Ways:
+        """Its own among those of all joins."""
+        return ways[self._first_head : self._first_head + self._heads]
+
+    @property
+    def numbers(self) -> range:
+        """Of its steps."""
+        return range(self._first_step, self._first_step + self._heads * (self._heads - 1))
+
     def _of(self, ways: Ways) -> tuple[tuple[Step, ...], ...]:
-        """By head, its steps. A step's number is its place in all of them."""
+        """By head, its steps, for these ways of its own."""
         length = len(ways) - 1
         return tuple(
             tuple(
-                Step(self._join, head * length + at, (head, *way.order[:at]), way.order[at], way.order[at + 1 :], fetches=way.fetches)
+                Step(
+                    self.join,
+                    self._first_step + head * length + at,
+                    (head, *way.order[:at]),
+                    way.order[at],
+                    way.order[at + 1 :],
+                    fetches=way.fetches,
+                )
                 for at in range(length)
             )
             for head, way in enumerate(ways)
@@ -381,7 +406,7 @@ class Sequences:
 
     @cached_property
     def finisher(self) -> Finisher:
-        return Finisher(self._join)
+        return Finisher(self.join)
 
 
 class Finisher:

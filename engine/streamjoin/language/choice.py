@@ -1,4 +1,4 @@
-"""Chooses among the layouts of joins by samples of both streams."""
+"""Chooses among the layouts of joins by samples of their streams."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamjoin.language.graph import JoinGraph
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate, Predicate
 
@@ -21,38 +22,32 @@ _RESIDUAL_COST = 8.0
 
 
 def choose(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
-    """The layout of joins of two streams each that is expected to cost least, by samples of all streams; among equals the first.
+    """The layout that is expected to cost least, by samples of all streams; among equals the first.
 
-    ``keys`` has for each layout and place the valid encoded keys of the sampled tuples (nothing for ALL). The cost is the
-    pairs that the joins' main predicates admit, each dearer where a residual remains. O(joins x n log n) for samples of n.
+    ``keys`` has for each layout and place the valid encoded keys of the sampled tuples (nothing for ALL). Joins of two streams cost the
+    pairs that their main predicates admit, each dearer where a residual remains. A join of three and more costs what its edges together
+    admit of all combinations; an edge that admits no pair of the samples is taken to admit less than one. The two are of different units:
+    where joins of both kinds lie beside each other, every way of the one is among the layouts with every way of the other, so each is
+    chosen as if it were alone. O(layouts x joins x n log n) for samples of n.
     """
     if len(layouts) == 1:
         return layouts[0]
-    costs = [
-        sum(_cost(predicate, *(of_places[place] for place in layout.places_of(join))) for join, predicate in enumerate(layout.predicates))
-        for layout, of_places in zip(layouts, keys, strict=True)
-    ]
+    costs = []
+    for layout, of_places in zip(layouts, keys, strict=True):
+        cost = sum(_cost_of_graph(placed.graph, [of_places[place] for place in placed.places]) for placed in layout.graphs)
+        for join, predicate in enumerate(layout.predicates):
+            if predicate is not None:
+                cost += _cost(predicate, *(of_places[place] for place in layout.places_of(join)))
+        costs.append(cost)
     return layouts[costs.index(min(costs))]
 
 
-def choose_graph(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout:
-    """Of layouts of three and more streams, that whose edges together admit the smallest part of all combinations; among equals the first.
-
-    ``keys`` has for each layout and place the valid encoded keys of the sampled tuples. An edge that admits no pair of the samples is
-    taken to admit less than one. O(layouts x edges x n log n) for samples of n.
-    """
-
-    def cost(layout: Layout, of_places: Sequence[Array]) -> float:
-        assert layout.graph is not None
-        shares = []
-        for edge in layout.graph.edges:
-            left, right = (of_places[place] for place in edge.places)
-            pairs = max(1, len(left) * len(right))
-            shares.append(math.log(max(0.5, _admitted(edge.main, left, right)) / pairs))
-        return round(sum(shares), 9)
-
-    costs = [cost(layout, of_places) for layout, of_places in zip(layouts, keys, strict=True)]
-    return layouts[costs.index(min(costs))]
+def _cost_of_graph(graph: JoinGraph, of_places: Sequence[Array]) -> float:
+    shares = []
+    for edge in graph.edges:
+        left, right = (of_places[place] for place in edge.places)
+        shares.append(math.log(max(0.5, _admitted(edge.main, left, right)) / max(1, len(left) * len(right))))
+    return round(sum(shares), 9)
 
 
 def _cost(predicate: Predicate, left: Array, right: Array) -> float:

@@ -5,6 +5,9 @@ join finds its own pairs within it. Joins that have no keys in common share none
 somewhere, and each join finds its pairs there by an index of its own; or tuples are held once for every pair of keys, which one scheme
 cuts as *floors* (:mod:`~streamjoin.language.stack`), each for the joins that have those keys.
 
+Joins over different streams lie beside each other, each on floors of its own, but for those over the same two streams: the floors of pairs
+come first, then, join by join, those of the graphs of joins over three and more streams.
+
 Always holds: a layout's main predicate admits every pair that any of its joins admits.
 """
 
@@ -26,6 +29,24 @@ from streamjoin.language.types import BIGINT, DataType
 
 Pair = tuple[int, int]
 """Two streams, by side."""
+Streams = tuple[int, ...]
+"""Those of a join, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGraph:
+    """A join of three and more streams, and where its tuples lie among those of other joins."""
+
+    join: int
+    """Its number."""
+    graph: JoinGraph
+    """Its streams and places are numbered by themselves."""
+    streams: tuple[int, ...]
+    """By stream of the graph, its number among all."""
+    places: tuple[int, ...]
+    """By place of the graph, its number among all."""
+    floor: int = 0
+    """The first of its floors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +55,41 @@ class Layout:
 
     main: MainPredicate
     """What tuples are cut, shipped and sorted by."""
-    predicates: tuple[Predicate, ...]
-    """By join, how it finds its pairs. Of three and more streams empty: the graph says it."""
-    graph: JoinGraph | None = None
-    """Of three and more streams."""
+    predicates: tuple[Predicate | None, ...]
+    """By join, how it finds its pairs; None: a join of three and more streams, of which ``graphs`` say it."""
+    graphs: tuple[PlacedGraph, ...] = ()
+    """Of the joins of three and more streams, in the order of their floors: it stays when the manifest has its joins in another one."""
     floors: tuple[int, ...] = ()
-    """By join, its floor, where joins have several."""
+    """By join, its floor, where joins have several; of three and more streams its first."""
     pairs: tuple[Pair, ...] = ()
-    """By floor, the streams whose tuples lie there, by side; empty: those of two streams."""
+    """By floor of joins of two streams, the streams whose tuples lie there, by side; empty: there are two streams, or no such floors."""
 
     @classmethod
     def of_graph(cls, graph: JoinGraph) -> Layout:
-        return cls(graph.main, (), graph)
+        """Of a single join."""
+        return cls(graph.main, (None,), (PlacedGraph(0, graph, tuple(range(len(graph.streams))), tuple(range(len(graph.places)))),))
 
     @property
     def places(self) -> tuple[Place, ...]:
         """Where tuples are held."""
-        if self.graph is not None:
-            return self.graph.places
         mains = self.main.floors if isinstance(self.main, Stack) else (self.main,)
-        return places_on([(main.keys, pair) for main, pair in zip(mains, self.pairs or (SIDES,) * len(mains), strict=True)])
+        pairs = self.pairs or (() if self.graphs else (SIDES,) * len(mains))
+        places = places_on([(main.keys, pair) for main, pair in zip(mains, pairs, strict=False)])
+        return places + tuple(place for placed in self.graphs for place in places_among(placed.graph, placed.streams, placed.floor))
+
+    def graph_of(self, join: int) -> PlacedGraph | None:
+        """None: it is over two streams."""
+        return next((placed for placed in self.graphs if placed.join == join), None)
 
     def places_of(self, join: int) -> tuple[int, int]:
         """Where a join of two streams finds its pairs, by side."""
         first = len(SIDES) * self.floors[join] if self.floors else 0
         return first, first + 1
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether joins over the same two streams lie on floors of their own, where they could all lie on one without keys."""
+        return bool(self.floors) and not self.pairs and not self.graphs
 
     @property
     def is_keyed(self) -> bool:
@@ -76,16 +107,21 @@ class Layout:
 
     def indexes(self, join: int) -> bool:
         """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
-        if self.graph is not None:
+        predicate = self.predicates[join]
+        if predicate is None:
             return False
         main = self.main.floors[self.floors[join]] if isinstance(self.main, Stack) else self.main
-        own = self.predicates[join].main
-        return bool(own.keys) and own.keys != main.keys
+        return bool(predicate.main.keys) and predicate.main.keys != main.keys
 
     @property
     def text(self) -> str:
         """The main predicate, for people."""
         return self.main.text or str(self.main.kind)
+
+
+def places_among(graph: JoinGraph, streams: Sequence[int], floor: int) -> tuple[Place, ...]:
+    """The places of a graph over these streams whose floors begin with this one."""
+    return tuple(replace(place, stream=streams[place.stream], floor=floor + place.floor) for place in graph.places)
 
 
 def places_on(floors: Iterable[tuple[tuple[KeyExpression, ...], Pair]]) -> tuple[Place, ...]:
@@ -142,27 +178,40 @@ def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     return (Layout(main, predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
 
 
-def beside(parts: Sequence[tuple[Pair, Sequence[int], Layout]]) -> Layout:
-    """One layout of several, of joins over the pair of streams of each: each part has floors of its own.
+class TooManyFloorsError(SqlError):
+    """Joins have more pairs of keys than one scheme can cut."""
 
-    Of each part its pair of streams, the numbers of its joins among all, and how it lies. Raises SqlError for too many floors.
+
+def beside(parts: Sequence[tuple[Streams, Sequence[int], Layout]]) -> Layout:
+    """One layout of several, each part on floors of its own: of joins over the same two streams, or of one join over three and more.
+
+    Of each part its streams, the numbers of its joins, by which the layout has them in order, and how it lies. Raises
+    TooManyFloorsError.
     """
     mains: list[MainPredicate] = []
     pairs: list[Pair] = []
-    predicates: dict[int, Predicate] = {}
+    graphs: list[PlacedGraph] = []
+    predicates: dict[int, Predicate | None] = {}
     floors: dict[int, int] = {}
-    for pair, joins, layout in parts:
+    places = 0
+    for streams, joins, layout in sorted(parts, key=lambda part: bool(part[2].graphs)):
         own = layout.main.floors if isinstance(layout.main, Stack) else (layout.main,)
         numbers = layout.floors or (0,) * len(joins)
         predicates |= dict(zip(joins, layout.predicates, strict=True))
         floors |= {join: len(mains) + floor for join, floor in zip(joins, numbers, strict=True)}
+        for placed in layout.graphs:
+            graphs.append(PlacedGraph(joins[0], placed.graph, tuple(streams), tuple(places + place for place in placed.places), len(mains)))
+        if not layout.graphs:
+            left, right = streams
+            pairs += [(left, right)] * len(own)
         mains += own
-        pairs += [pair] * len(own)
+        places += len(layout.places)
     if len(mains) > MOST_FLOORS:
-        remedy = "move some joins into manifests of their own"
-        raise SqlError(f"tuples would be held by {len(mains)} pairs of keys, and {MOST_FLOORS} are the most", remedy)
+        problem = f"need tuples to be held by {len(mains)} pairs of keys, and {MOST_FLOORS} are the most"
+        raise TooManyFloorsError(problem, "move some joins into manifests of their own")
     in_order, main = sorted(predicates), Stack.of(tuple(mains))
-    return Layout(main, tuple(predicates[join] for join in in_order), None, tuple(floors[join] for join in in_order), tuple(pairs))
+    graphs = [replace(placed, join=in_order.index(placed.join)) for placed in graphs]
+    return Layout(main, tuple(map(predicates.__getitem__, in_order)), tuple(graphs), tuple(map(floors.__getitem__, in_order)), tuple(pairs))
 
 
 Equality = tuple[tuple[str, str], DataType]

@@ -133,7 +133,7 @@ class Join(Part):
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     """inner: all combinations of tuples that match, one tuple of each stream. left, right, full: also every tuple of the first stream, the
     second or both that matches nothing, once nothing can match it any more. semi: every tuple of the first stream that matches, once. anti:
-    every tuple of the first stream that matches nothing. With three and more streams: inner only."""
+    every tuple of the first stream that matches nothing. A join over three and more streams: inner only."""
     window: Window
     """Which tuples are close enough in time or in number."""
     output: Output
@@ -399,8 +399,8 @@ class Spec(Part):
     streams: Annotated[tuple[Stream, ...], Field(strict=False)]
     """The streams: two to six. If there are two, the first is the left side of the join, the second the right."""
     joins: Annotated[tuple[Join, ...], Field(strict=False)]
-    """The joins. At most 16: over two streams any number of them; over three and more streams one, or several that each name two streams. A
-    tuple is read once for all of them, and held once for those that have keys in common."""
+    """The joins. At most 16. If there are two streams, or one join, each join is over all streams; else each is over the streams that its
+    condition names. A tuple is read once for all joins, and held once for joins over the same two streams that have keys in common."""
     scheme: SchemeSpec = SchemeSpec()
     """How the work of the join is divided among workers."""
     workers: Workers = Workers()

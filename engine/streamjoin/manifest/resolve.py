@@ -7,6 +7,7 @@ what was checked is what runs. Everything here raises SqlError for SQL that cann
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from streamjoin.manifest.problem import listed
 from streamjoin.manifest.quantity import Duration
 
 MOST_LAYOUTS = 24
-"""Of joins over different pairs of streams, so many ways to hold tuples are looked at."""
+"""Of joins over different streams, so many ways to hold tuples are looked at."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 Output = tuple[tuple[str, Expression], ...]
@@ -72,23 +73,22 @@ def window(spec: model.Window, streams: Sequence[str]) -> Window:
     )
 
 
-def is_of_pairs(spec: model.Spec) -> bool:
-    """Whether each join is over the two streams that its condition names, of three and more: so where there are several joins, or one reads
-    the results of another."""
+def names_streams(spec: model.Spec) -> bool:
+    """Whether each join is over the streams that its condition names, of three and more: so where there are several joins, or one reads the
+    results of another."""
     return len(spec.streams) > 2 and (len(spec.joins) > 1 or any(stream.source.join is not None for stream in spec.streams))
 
 
 def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
-    """The names of the streams that a join is over, in their order. Raises SqlError where a join of pairs names no two."""
+    """The names of the streams that a join is over, in their order. Raises SqlError where it is to name them and names no two."""
     names = tuple(stream.name for stream in spec.streams)
-    if not is_of_pairs(spec):
+    if not names_streams(spec):
         return names
     found = named_by(spec.joins[index], names)
-    if len(found) != 2:
-        is_over = f"names {listed(found, 'and')}" if found else "names no stream"
+    if len(found) < 2:
         raise SqlError(
-            f"it {is_over}, and of several joins over three and more streams each is over two",
-            f"write columns as {names[0]}.column, and name two of {listed(names, 'and')}",
+            f"it names {f'{found[0]} alone' if found else 'no stream'}, and of several joins each is over the streams that it names",
+            f"write columns as {names[0]}.column, and name two or more of {listed(names, 'and')}",
         )
     return found
 
@@ -139,27 +139,37 @@ def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
 
 
 def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
-    """The layouts that could serve all joins, best static choice first. Of three and more streams one for each graph."""
-    if is_of_pairs(spec):
-        return layouts_of_pairs(spec, schemas, range(len(spec.joins)))
+    """The layouts that could serve all joins, best static choice first. Of one join over three and more streams one for each graph."""
+    if names_streams(spec):
+        return layouts_among(spec, schemas, range(len(spec.joins)))
     if len(schemas) > 2:
         return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition, dict(schemas))))
     return layouts([condition(join.condition, schemas) for join in spec.joins])
 
 
-def layouts_of_pairs(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
-    """Those of these joins over different pairs of streams: of each pair the joins over it, on floors of their own."""
+def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
+    """Those of these joins, each over the streams that its condition names: those over the same two, and each over three and more, lie on
+    floors of their own. Every way of one part is there with every way of the others, the best of each, ``MOST_LAYOUTS`` at the most."""
     names = [stream.name for stream in spec.streams]
-    joins: dict[tuple[int, int], list[int]] = {}
+    joins: dict[tuple[int, ...], list[int]] = {}
+    graphs: list[tuple[tuple[int, ...], int]] = []
     for index in numbers:
-        left, right = names_over(spec, index)
-        joins.setdefault((names.index(left), names.index(right)), []).append(index)
+        streams = tuple(map(names.index, names_over(spec, index)))
+        if len(streams) == 2:
+            joins.setdefault(streams, []).append(index)
+        else:
+            graphs.append((streams, index))
     parts = []
     for pair, of_pair in joins.items():
         found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
         ways = tuple(layout for layout in found if layout.floors) or found
         parts.append([(pair, tuple(of_pair), layout) for layout in ways])
-    return tuple(beside(each) for each in itertools.islice(itertools.product(*parts), MOST_LAYOUTS))
+    for streams, index in graphs:
+        of_join = join_graphs(spec.joins[index].condition, over(spec, index, schemas))
+        parts.append([(streams, (index,), Layout.of_graph(graph)) for graph in of_join])
+    while math.prod(map(len, parts)) > MOST_LAYOUTS:
+        max(parts, key=len).pop()
+    return tuple(beside(each) for each in itertools.product(*parts))
 
 
 def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
@@ -244,11 +254,12 @@ def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tup
 def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
     """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them. ``schemas``: of the
     streams that the join is over."""
-    if not layout.indexes(index):
+    predicate = layout.predicates[index]
+    if predicate is None or not layout.indexes(index):
         return []
     return [
         (stream, column)
-        for (stream, schema), key in zip(schemas.items(), layout.predicates[index].main.keys, strict=True)
+        for (stream, schema), key in zip(schemas.items(), predicate.main.keys, strict=True)
         for column in sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from streamjoin.job import Job
 from streamjoin.kernel.types import arrow_type, output_schema
@@ -63,11 +64,13 @@ class Catalog:
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
         if checkpoint.floors is not None:
-            floors = Floors.from_json(checkpoint.floors)
-            return Lying(floors.places, tuple(floor.born for floor in floors.floors))
+            return Lying.on(Floors.from_json(checkpoint.floors))
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
-                return Lying(layout.places, None if layout.graph is not None else (0,) * (len(layout.places) // len(SIDES)))
+                # Only of releases that kept no floors, and of one join over three and more streams.
+                of_floors = [(place, place + 1) for place in range(0, len(layout.places), len(SIDES))]
+                groups = [placed.places for placed in layout.graphs] or of_floors
+                return Lying(layout.places, tuple((group, 0) for group in groups))
         text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 
@@ -85,5 +88,15 @@ class Lying:
     """The places where tuples are held."""
 
     places: tuple[Place, ...]
-    born: tuple[int, ...] | None
-    """Of each floor of joins of two streams (``language.floors.Floor.born``); None: of three and more streams, each place has all."""
+    groups: tuple[tuple[tuple[int, ...], int], ...]
+    """Which of them belong together, and since when (``language.floors.Floor.born``): of a floor of joins over two streams its places, and
+    of a join over three and more streams its places, where each tuple of a stream is in all of that stream's, or in none."""
+
+    @classmethod
+    def on(cls, floors: Floors) -> Lying:
+        """On these."""
+        sizes = [(len(SIDES), floor.born) for floor in floors.floors]
+        sizes += [(len(each.places), each.born) for each in floors.graphs.values()]
+        begins = accumulate((size for size, _ in sizes), initial=0)
+        groups = tuple((tuple(range(begin, begin + size)), born) for begin, (size, born) in zip(begins, sizes, strict=False))
+        return cls(floors.places, groups)

@@ -1,8 +1,9 @@
 """A stream by its name: the tuples of it that the join held after a commit, each once.
 
 The tuples of a place are in its blocks, each in one of them; those that the committed epoch has let go are left out by ``_time``, as blocks
-go only as a whole. Of several places, in which a stream lies by several keys, one has all: that by which the query has to read least. Where
-two streams lie on several floors a tuple is only where it has a key: then those that have none by the first floor's are sought on the next.
+go only as a whole. Of several places, in which a stream lies by several keys for one join, one is read: that by which the query has to read
+least. On floors of several joins a tuple is only where it has the keys, and for as long as that join's window holds it: then what the first
+floor does not have is sought on the next.
 
 A block is sorted by key, whole or in parts, so that a range of keys is a slice of it that costs two binary searches. On this machine blocks
 are mapped, and what is not looked at is not read; from elsewhere those parts are fetched in which such keys can be.
@@ -24,7 +25,7 @@ from streamjoin.kernel.keys import encode_keys, key_type
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.graph import Place
 from streamjoin.language.sql import parse_expression
-from streamjoin.language.window import WindowKind
+from streamjoin.language.window import Ends, WindowKind
 from streamjoin.query.bounds import Range, direct_ranges, key_ranges
 from streamjoin.query.catalog import Catalog, Lying, StreamOf
 from streamjoin.query.errors import QueryError, Why
@@ -58,8 +59,8 @@ class _Chosen:
     place: int
     ranges: list[Range] | None
     blocks: list[Block]
-    keyless: tuple[Place, ...] = ()
-    """Only tuples without a key in any of these places."""
+    others: tuple[_Holding, ...] = ()
+    """Only tuples that are not in any of these."""
     bound: int | None = None
     """Of those, what is before it has expired, though it has not in the other places."""
 
@@ -77,6 +78,35 @@ class _Piece:
     excerpt: Excerpt
 
 
+@dataclass(frozen=True)
+class _Holding:
+    """Places that all hold the same tuples of a stream: those with a key in each, which came since it began, and have not expired."""
+
+    places: tuple[tuple[int, Place], ...]
+    """With their numbers."""
+    born: int
+    bound: float
+    """Tuples of before have expired."""
+
+    def has_all_of(self, other: _Holding) -> bool:
+        """Whether it has every tuple that the other one has."""
+        keys, others = ({place.key for _, place in each.places if place.key is not None} for each in (self, other))
+        return self.born <= other.born and self.bound <= other.bound and keys <= others
+
+
+def _holdings(lying: Lying, stream: int, expired: Ends) -> tuple[_Holding, ...]:
+    """The holdings of a stream in the order in which they began, of those that began together first what holds tuples longest; without
+    those all of whose tuples are in one before. So each tuple is in the first of them that it could be in."""
+    found: list[_Holding] = []
+    for group, born in lying.groups:
+        own = tuple((number, lying.places[number]) for number in group if lying.places[number].stream == stream)
+        if own:
+            bound = expired[own[0][0]]
+            found.append(_Holding(own, born, -math.inf if bound is None else bound))
+    found.sort(key=lambda each: (each.born, each.bound, len(each.places)))
+    return tuple(each for number, each in enumerate(found) if not any(other.has_all_of(each) for other in found[:number]))
+
+
 class HeldStream:
     """See the module. A relation."""
 
@@ -85,22 +115,14 @@ class HeldStream:
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
         # Workers of a chain may have parts of a block.
         self._is_chain = checkpoint.scheme is not None and checkpoint.scheme["model"] == HANDSHAKE
-        places = [(index, place) for index, place in enumerate(lying.places) if place.stream == number]
-        # Of one join of three and more streams a tuple is in all of its places, or in none. Of several joins it is where it has a key, on
-        # floors that were there when it came and by whose windows it is held yet: so on the first of these it is, unless it has no key.
-        born = lying.born or (0,) * len(lying.places)
-
-        def holds_less(held: tuple[int, Place]) -> tuple[int, float]:
-            index, place = held
-            bound = checkpoint.expired[index] if lying.born is not None else None
-            return born[place.floor], -math.inf if bound is None else bound
-
-        self._places = sorted(places, key=holds_less)
-        if lying.born is not None:  # of places by the same key the first has all that others have
-            self._places = list({place.key: (index, place) for index, place in reversed(self._places)}.values())
-            self._places.sort(key=holds_less)
-        self._whole = [held for held in self._places if holds_less(held) == holds_less(self._places[0])]
-        self._may_lack_keys = lying.born is not None and len(self._places) > 1
+        self._holdings = _holdings(lying, number, checkpoint.expired)
+        self._places = self._holdings[0].places
+        self._may_lack_keys = len(self._holdings) > 1
+        best = self._holdings[0].born, min(each.bound for each in self._holdings)
+        whole = [each for each in self._holdings if (each.born, each.bound) == best]
+        if self._may_lack_keys:  # where a tuple with the key that is asked for is, whatever else it has
+            whole = [each for each in whole if len(each.places) == 1]
+        self._whole = [held for each in whole for held in each.places]
 
     @property
     def name(self) -> str:
@@ -168,13 +190,13 @@ class HeldStream:
         if found:
             return [min(found, key=lambda each: each.estimate)]
         self._require_key_columns()
-        before = [place for _, place in self._places]
+        firsts = [each.places[0][0] for each in self._holdings]
         return [
-            _Chosen(index, None, self._blocks(index, None, times), tuple(before[:number])) for number, (index, _) in enumerate(self._places)
+            _Chosen(index, None, self._blocks(index, None, times), tuple(self._holdings[:number])) for number, index in enumerate(firsts)
         ]
 
     def _require_key_columns(self) -> None:
-        for _, place in self._places[:-1]:
+        for place in (place for each in self._holdings[:-1] for _, place in each.places):
             missing = _columns_of(place, self._stream) - set(self._stream.selected)
             if missing:
                 raise QueryError(
@@ -259,27 +281,28 @@ class HeldStream:
         """A part of a block as the relation shows it."""
         if chosen.bound is not None:
             batch = batch.filter(pc.greater_equal(batch.column(TIME), chosen.bound))
-        if chosen.keyless and batch.num_rows:
-            batch = batch.filter(pa.array(~self._have_keys(batch, chosen.keyless)))
+        for other in chosen.others if batch.num_rows else ():
+            batch = batch.filter(pa.array(~self._are_in(batch, other)))
         if not len(schema):
             return batch.select([])
         arrays = []
         for name in schema.names:
-            if name == KEY and chosen.keyless:
+            if name == KEY and chosen.others:
                 arrays.append(pa.nulls(batch.num_rows, schema.field(KEY).type))
             else:
                 array = _column(batch, schema.field(name))
                 arrays.append(array.view(MOMENT) if name == TIME and self._time is WindowKind.RANGE else array)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _have_keys(self, batch: pa.RecordBatch, places: Sequence[Place]) -> np.ndarray:
-        """By row, whether the tuple has a key in one of these places."""
-        found = np.zeros(batch.num_rows, dtype=bool)
-        for place in places:
-            if place.key is None:
-                return ~np.zeros(batch.num_rows, dtype=bool)
-            _, valid = encode_keys(batch, place.key, self._stream.schema)
-            found |= True if valid is None else valid
+    def _are_in(self, batch: pa.RecordBatch, holding: _Holding) -> np.ndarray:
+        """By row, whether the tuple, which came after the holding had begun, is in it: with all keys, and not expired there."""
+        found = np.ones(batch.num_rows, dtype=bool)
+        for _, place in holding.places:
+            if place.key is not None:
+                _, valid = encode_keys(batch, place.key, self._stream.schema)
+                found &= True if valid is None else valid
+        if holding.bound > -math.inf:
+            found &= batch.column(TIME).to_numpy() >= holding.bound
         return found
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamjoin.language.graph import Place
-from streamjoin.language.predicate import INT64_MIN, MainPredicate
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import SIDES
-from streamjoin.language.stack import FLOOR_BITS, Stack
+from streamjoin.language.stack import Stack
 from streamjoin.scheme.matrix import hashed
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 
@@ -29,7 +29,7 @@ def _levels(places: Sequence[Place], main: Stack, tuples: Sequence[float], side:
     bounds: list[int] = []
     counts: list[float] = []
     for number, floor in enumerate(main.floors):
-        base, size = INT64_MIN + (number << FLOOR_BITS), 1 << FLOOR_BITS
+        base, size = main.base(number), 1 << main.floor_bits
         own = [count for place, count in zip(places, tuples, strict=True) if (place.side, place.floor) == (side, number)]
         ends = [base + size * part // BUCKETS for part in range(1, BUCKETS)] if hashed(floor) else [base + size // 2, base + size // 2 + 1]
         # What lies between the last bound of a floor and the first of the next is none of either.

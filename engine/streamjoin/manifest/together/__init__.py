@@ -34,8 +34,9 @@ from streamjoin.manifest.together.check import Check, value_at
 from streamjoin.manifest.together.doubtful import remarks
 from streamjoin.manifest.together.joins import (
     condition_problems,
+    floor_problems,
     join_name_problems,
-    pair_problems,
+    naming_problems,
     streams_over,
     type_problems,
     unjoined_problems,
@@ -66,7 +67,7 @@ def problems(manifest: Manifest) -> list[Problem]:
     checks += [workers_problems(manifest), tau_problems(manifest), budget_problems(manifest)]
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
-    of_pairs = len(streams) > 2 and (len(joins) > 1 or any(value_at(stream, "source", "join") for stream in streams))
+    by_condition = len(streams) > 2 and (len(joins) > 1 or any(value_at(stream, "source", "join") for stream in streams))
     schemas, wrong = declared_schemas(manifest, streams, joins)
     checks += [iter(wrong), results_read_problems(streams, joins)]
     for index, (stream, schema) in enumerate(zip(streams, schemas, strict=True)):
@@ -77,20 +78,20 @@ def problems(manifest: Manifest) -> list[Problem]:
         is_read = any(value_at(stream, "source", "join") == value_at(join, "name") for stream in streams)
         checks += sink_checks(f"{field}.output.sink", join, is_read=is_read)
         checks += [shedding_problems(field, join, manifest), snapshots_end_problems(f"{field}.output.snapshots", join)]
-        over = streams_over(manifest, index, streams) if of_pairs else range(len(streams))
+        over = streams_over(manifest, index, streams) if by_condition else range(len(streams))
         if over is None:
-            checks.append(pair_problems(field, manifest, index))
+            checks.append(naming_problems(field, manifest, index))
             continue
         checks.append(type_problems(field, join, len(over)))
-        checks += window_checks(f"{field}.window", join, streams, over, of_pairs=of_pairs)
+        checks += window_checks(f"{field}.window", join, streams, over)
         known = {name: by_name[name] for number in over if (name := value_at(streams[number], "name")) in by_name}
         if 2 <= len(over) == len(known):
             checks += [condition_problems(field, join, known), *column_checks(f"{field}.output", join, manifest, known)]
             checks.append(snapshots_problems(f"{field}.output", join, manifest, known))
-    if of_pairs:
+    if by_condition:
         checks.append(unjoined_problems(manifest, streams, joins))
     if by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
-        checks += [key_problems(manifest, by_name), held_problems(manifest, by_name)]
+        checks += [key_problems(manifest, by_name), held_problems(manifest, by_name), floor_problems(manifest, by_name)]
     checks += [join_name_problems(joins), window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
     checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]
     return [problem for check in checks for problem in until_refused(check)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import join_graph
+from streamjoin.language.layout import TooManyFloorsError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.model import Manifest
@@ -18,7 +19,7 @@ from streamjoin.manifest.together.check import Check, sql_problem, value_at
 
 
 def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]) -> list[int] | None:
-    """The numbers of the two streams that a join of pairs is over; None where its condition does not say so."""
+    """The numbers of the streams that a join's condition names; None where it does not name two."""
     try:
         names = resolve.names_over(manifest.spec, index)
     except (SqlError, UnparsedError, AttributeError):
@@ -56,8 +57,18 @@ def condition_problems(field: str, join: model.Join, schemas: Mapping[str, Schem
         yield sql_problem(f"{field}.condition", join.condition, error)
 
 
-def pair_problems(field: str, manifest: Manifest, index: int) -> Check:
-    """Why a condition does not say which two streams its join is over (``streams_over``)."""
+def floor_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
+    """Whether one scheme can cut what all joins find their results by. Looked at when each resolves."""
+    try:
+        resolve.layouts_of(manifest.spec, schemas)
+    except TooManyFloorsError as error:
+        yield Problem("spec.joins", None, str(error))
+    except SqlError:
+        return
+
+
+def naming_problems(field: str, manifest: Manifest, index: int) -> Check:
+    """Why a condition does not say which streams its join is over (``streams_over``)."""
     join = manifest.spec.joins[index]
     try:
         resolve.names_over(manifest.spec, index)
@@ -66,11 +77,11 @@ def pair_problems(field: str, manifest: Manifest, index: int) -> Check:
 
 
 def unjoined_problems(manifest: Manifest, streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
-    """Streams that no join of two of them is over."""
+    """Streams that no join is over, where each is over those that its condition names."""
     over = [streams_over(manifest, index, streams) for index in range(len(joins))]
     if None in over:
         return
     for number, stream in enumerate(streams):
         if not any(number in (numbers or ()) for numbers in over):
-            message = "is in no join's condition, and each is over the two streams that its own names; name it in one, or remove it"
+            message = "is in no join's condition, and each is over the streams that its own names; name it in one, or remove it"
             yield Problem(f"spec.streams[{number}].name", stream.name, message)

@@ -42,10 +42,11 @@ def key_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
         return
     where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
     apart = []
-    if (graph := found[0].graph) is not None:
+    for placed in found[0].graphs:
+        graph = placed.graph
         ends = [sorted(graph.ends(edge)) for edge in graph.edges if edge.main.kind is not MainKind.RANGE]
-        apart = [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
-    elif not any(layout.cuts_keys for layout in found):
+        apart += [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
+    if not apart and not any(layout.cuts_keys for layout in found):
         apart = ["the two streams"]
     for pair in apart:
         message = f"needs an equality, an order or a band between {pair} in {where}; use adsp or square"

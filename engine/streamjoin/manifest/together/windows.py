@@ -10,11 +10,11 @@ from streamjoin.manifest.text import field_name
 from streamjoin.manifest.together.check import Check, as_text
 
 
-def window_checks(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int], *, of_pairs: bool) -> list[Check]:
-    """The checks of the window at ``field``. ``over``: the numbers of the streams that the join is over; ``of_pairs``: each join is over
-    two of more streams."""
+def window_checks(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int]) -> list[Check]:
+    """The checks of the window at ``field``. ``over``: the numbers of the streams that the join is over."""
     own = [streams[number] for number in over]
-    return [_window(field, join, len(own), of_pairs=of_pairs), _each(field, join, own), _event_times(field, join, streams, over)]
+    of_pair = len(own) == 2 < len(streams)
+    return [_window(field, join, len(own), of_pair=of_pair), _each(field, join, own), _event_times(field, join, streams, over)]
 
 
 def _window_forms(window: model.Window) -> list[str]:
@@ -30,9 +30,10 @@ def _window_forms(window: model.Window) -> list[str]:
     return [form for form, is_given in forms.items() if is_given]
 
 
-def _window(field: str, join: model.Join, streams: int, *, of_pairs: bool = False) -> Check:
+def _window(field: str, join: model.Join, streams: int, *, of_pair: bool) -> Check:
+    """``of_pair``: the join is over two of more streams."""
     window = join.window
-    if of_pairs and window.rows is not None:
+    if of_pair and window.rows is not None:
         message = "counts the records of two streams, and there are more; give within, or before and after, or unbounded: true"
         yield Problem(f"{field}.rows", window.rows, message)
     forms = _window_forms(window)
