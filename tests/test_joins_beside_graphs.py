@@ -21,7 +21,7 @@ import pytest
 
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import driver_for, join_of, late_of, make_job, output_of
+from harness import Input, driver_for, join_of, late_of, make_job, output_of
 from many_streams import (
     COLUMNS,
     MOST_TUPLES,
@@ -112,9 +112,13 @@ class Resource:
     """Over all streams: their inputs, delays and filters."""
     parts: tuple[Part, ...]
 
-    def options(self, root: Path, model: str, parts: Sequence[Part] | None = None) -> dict[str, Any]:
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.whole.inputs
+
+    def options(self, root: Path, model: str, parts: Sequence[Part] | None = None, **given: Any) -> dict[str, Any]:
         joins = [part.entry(root) for part in (self.parts if parts is None else parts)]
-        return self.whole.options(root, joins=joins, model=model) | {"joins": joins}
+        return self.whole.options(root, joins=joins, model=model, **given)
 
 
 def drawn(seed: int, *, least: int = 2) -> Resource:
@@ -207,13 +211,17 @@ def run_changing_case(seed: int, root: Path, counts: Counter[str]) -> None:
     before: list[str] = []
     for until in [*stages, None]:
         now = records_of(root, len(names))
+        # A join that has gone does not come again, and one at least stays: a single one in the place of another would be that, changed.
+        there = [part for part in parts if part.name in before]
+        others = [part for part in parts if not spans[part.name]]
         chosen: list[Part] = []
-        while {name for part in chosen for name in part.join.names} < names:
-            chosen = rng.sample(parts, rng.randint(1, len(parts)))
-        # A join that has gone does not come again: by its name it would be another one.
-        chosen = [part for part in chosen if part.name in before or not spans[part.name]] or [parts[0]]
-        if {name for part in chosen for name in part.join.names} < names or (len(chosen) == 1 and set(chosen[0].join.names) < names):
-            chosen = [part for part in parts if part.name in before] or parts
+        for _ in range(20):
+            chosen = rng.sample(there, rng.randint(min(1, len(there)), len(there))) + rng.sample(others, rng.randint(0, len(others)))
+            if covers(chosen, names):
+                break
+        else:
+            chosen = there or parts
+        rng.shuffle(chosen)
         counts["came"] += len([part for part in chosen if before and part.name not in before])
         counts["went"] += len([name for name in before if name not in [part.name for part in chosen]])
         try:
@@ -248,6 +256,12 @@ def run_changing_case(seed: int, root: Path, counts: Counter[str]) -> None:
                 continue  # what had found no match yet when the join went is not known to have none
             counts["results"] += of_part.check(root, late | absent, f"STREAMJOIN_SEED={seed}, of records {since} to {end}")
             counts[f"{len(part.join.names)} streams"] += 1
+
+
+def covers(parts: Sequence[Part], names: set[str]) -> bool:
+    """Whether each stream is in a join, and in the only one, if there is one."""
+    over = [set(part.join.names) for part in parts]
+    return (len(over) > 1 and set().union(*over) == names) or over == [names]
 
 
 def records_of(root: Path, streams: int) -> tuple[int, ...]:

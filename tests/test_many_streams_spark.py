@@ -21,7 +21,7 @@ import pytest
 
 from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
-from harness import driver_for, make_job
+from harness import driver_for, late_of, make_job
 from many_streams import SHAPES, Join, drawn
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -31,6 +31,8 @@ from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
 from test_handshake import Case as ChainCase
+from test_joins_beside_graphs import Resource
+from test_joins_beside_graphs import drawn as resource_of
 from test_joins_of_joins import Case
 from test_joins_of_joins import drawn as case_of_joins
 from test_many_streams import check_output
@@ -61,7 +63,9 @@ class Shaken:
     model = "adsp"
     """To begin with."""
 
-    def __init__(self, join: Join | Case | ChainCase, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
+    def __init__(
+        self, join: Join | Case | ChainCase | Resource, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]
+    ) -> None:
         self.join, self.root, self.runner, self.rng, self.counts = join, root, runner, rng, counts
         self.job = replace(make_job(root, **join.options(root, model=self.model, workers=2)), min_workers=1, max_workers=MOST_WORKERS)
         self.timers: list[threading.Timer] = []
@@ -140,6 +144,22 @@ def test_joins_over_the_results_of_others_whose_workers_are_killed_give_what_duc
         case.check(root, f"STREAMJOIN_SEED={seed}", counts)
 
     run_cases(range(CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
+    if SEED is None:
+        assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
+
+
+def test_joins_over_some_of_the_streams_whose_workers_are_killed_give_what_duckdb_gives(runner: SparkRunner, tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+
+    def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
+        resource = resource_of(seed)
+        Shaken(resource, root, runner, random.Random(f"faults of {seed}"), counts).run()
+        late = late_of(root)
+        for part in resource.parts:
+            counts["results"] += part.check(root, late, f"STREAMJOIN_SEED={seed}")
+
+    long_enough = (seed for seed in itertools.count() if len(resource_of(seed).inputs[0].per_epoch) >= FEWEST_EPOCHS)
+    run_cases(itertools.islice(long_enough, CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None:
         assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
 

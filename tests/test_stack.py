@@ -15,6 +15,7 @@ from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DOUBLE
 from streamjoin.scheme.models import INTERCHANGEABLE, plan_for_tasks
 from streamjoin.scheme.places import by_place
+from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.unknown import unknown
 
 
@@ -32,12 +33,14 @@ STACK = Stack.of(
         main_of(Encoding.FLOAT, -1e300, 0.5),
     )
 )
+MANY = Stack.of(STACK.floors * 2)
+"""Of so many floors that a level of theirs has a bit less for keys."""
 ENDS = [0, 1, -1, 2**60, -(2**60), 2**60 - 1, INT64_MIN, INT64_MAX]
 NUMBERS = [0.0, 5e-324, -5e-324, 1.5, 1e300, -1e300, float("inf"), -float("inf")]
 
 
-def keys_of(floor: int, rng: random.Random, count: int = 40) -> np.ndarray:
-    main = STACK.floors[floor]
+def keys_of(stack: Stack, floor: int, rng: random.Random, count: int = 40) -> np.ndarray:
+    main = stack.floors[floor]
     if not main.keys:
         return np.zeros(count, np.int64)
     if main.is_float:
@@ -45,15 +48,16 @@ def keys_of(floor: int, rng: random.Random, count: int = 40) -> np.ndarray:
     return np.sort(np.array([rng.choice([*ENDS, rng.randint(-9, 9), rng.randint(INT64_MIN, INT64_MAX)]) for _ in range(count)], np.int64))
 
 
-def test_levels_ascend_with_keys_and_a_range_of_levels_is_one_of_keys() -> None:
+@pytest.mark.parametrize("stack", [STACK, MANY])
+def test_levels_ascend_with_keys_and_a_range_of_levels_is_one_of_keys(stack: Stack) -> None:
     rng = random.Random(1)
     for _ in range(2_000):
-        floor = rng.randrange(len(STACK.floors))
-        keys = keys_of(floor, rng)
-        levels = STACK.levels(floor, keys)
+        floor = rng.randrange(len(stack.floors))
+        keys = keys_of(stack, floor, rng)
+        levels = stack.levels(floor, keys)
         assert (levels[1:] >= levels[:-1]).all()
         low, high = sorted(rng.sample([*map(int, levels), rng.randint(INT64_MIN, INT64_MAX)], 2))
-        between = STACK.keys_between(floor, low, high)
+        between = stack.keys_between(floor, low, high)
         inside = np.zeros(len(keys), bool)
         if between is not None:
             inside = np.ones(len(keys), bool)
@@ -62,36 +66,38 @@ def test_levels_ascend_with_keys_and_a_range_of_levels_is_one_of_keys() -> None:
         assert (inside == ((levels >= low) & (levels < high))).all(), (floor, low, high, between)
 
 
-def test_what_a_key_reaches_its_level_reaches_and_no_other_floor() -> None:
+@pytest.mark.parametrize("stack", [STACK, MANY])
+def test_what_a_key_reaches_its_level_reaches_and_no_other_floor(stack: Stack) -> None:
     rng = random.Random(2)
     for _ in range(400):
-        floor = rng.randrange(len(STACK.floors))
-        main, keys, others = STACK.floors[floor], keys_of(floor, rng), keys_of(floor, rng)
-        levels, of_others = STACK.levels(floor, keys), STACK.levels(floor, others)
+        floor = rng.randrange(len(stack.floors))
+        main, keys, others = stack.floors[floor], keys_of(stack, floor, rng), keys_of(stack, floor, rng)
+        levels, of_others = stack.levels(floor, keys), stack.levels(floor, others)
         for back in (False, True):
             number = rng.randrange(len(keys))
             key, level = keys[number].item(), int(levels[number])
             low, high = (main.reach_back if back else main.reach)(key, key)
-            first, last = (STACK.reach_back if back else STACK.reach)(level, level)
+            first, last = (stack.reach_back if back else stack.reach)(level, level)
             reached = np.ones(len(others), bool)
             reached &= True if low is None else others >= low
             reached &= True if high is None else others <= high
             assert first is not None
             assert last is not None
             assert ((of_others[reached] >= first) & (of_others[reached] <= last)).all(), (floor, key)
-            for other in range(len(STACK.floors) - 1):  # above the last floor there is nothing
+            for other in range(len(stack.floors) - 1):  # above the last floor there is nothing
                 if other != floor:
-                    elsewhere = STACK.levels(other, keys_of(other, rng))
-                    assert not ((elsewhere >= first) & (elsewhere <= last)).any() or floor == len(STACK.floors) - 1
+                    elsewhere = stack.levels(other, keys_of(stack, other, rng))
+                    assert not ((elsewhere >= first) & (elsewhere <= last)).any() or floor == len(stack.floors) - 1
 
 
-def test_levels_that_no_floor_has_reach_to_the_end() -> None:
-    assert STACK.reach(None, None) == (INT64_MIN, INT64_MAX)
-    above = int(STACK.levels(len(STACK.floors) - 1, np.array([np.inf]))[0]) + (1 << 61)
-    assert STACK.reach(above, above)[1] == INT64_MAX
+@pytest.mark.parametrize("stack", [STACK, MANY])
+def test_levels_that_no_floor_has_reach_to_the_end(stack: Stack) -> None:
+    assert stack.reach(None, None) == (INT64_MIN, INT64_MAX)
+    above = int(stack.levels(len(stack.floors) - 1, np.array([np.inf]))[0]) + (1 << stack.floor_bits)
+    assert stack.reach(above, above)[1] == INT64_MAX
 
 
-def test_there_are_as_many_floors_as_three_bits_tell_apart() -> None:
+def test_there_are_as_many_floors_as_four_bits_tell_apart() -> None:
     floor = main_of(Encoding.INTEGER, 0, 0)
     assert len(Stack.of((floor,) * MOST_FLOORS).floors) == MOST_FLOORS
     for floors in ((), (floor,) * (MOST_FLOORS + 1)):
@@ -99,18 +105,19 @@ def test_there_are_as_many_floors_as_three_bits_tell_apart() -> None:
             Stack.of(floors)
 
 
+@pytest.mark.parametrize("stack", [STACK, MANY])
 @pytest.mark.parametrize("model", [model for model in INTERCHANGEABLE if model not in ("hash", "readj")])
-def test_on_every_floor_a_scheme_finds_each_pair_that_its_main_predicate_admits_once(model: str) -> None:
+def test_on_every_floor_a_scheme_finds_each_pair_that_its_main_predicate_admits_once(stack: Stack, model: str) -> None:
     rng = random.Random(3)
-    places = [Place(2 * floor + side, side, floor, main.key(side)) for floor, main in enumerate(STACK.floors) for side in SIDES]
+    places = [Place(2 * floor + side, side, floor, main.key(side)) for floor, main in enumerate(stack.floors) for side in SIDES]
     for tasks in (1, 2, 5, 9):
-        scheme = plan_for_tasks(model, unknown(places, STACK, [rng.randint(1, 1_000) for _ in places]), STACK, tasks)
-        scheme.check(STACK)
-        areas = by_place(scheme, places, STACK).areas
+        scheme = plan_for_tasks(model, unknown(places, stack, [rng.randint(1, 1_000) for _ in places]), stack, tasks)
+        scheme.check(stack)
+        areas = by_place(scheme, places, stack).areas
         for _ in range(100):
-            floor = rng.randrange(len(STACK.floors))
-            left, right = rng.choice(keys_of(floor, rng).tolist()), rng.choice(keys_of(floor, rng).tolist())
-            low, high = STACK.floors[floor].reach(left, left)
+            floor = rng.randrange(len(stack.floors))
+            left, right = rng.choice(keys_of(stack, floor, rng).tolist()), rng.choice(keys_of(stack, floor, rng).tolist())
+            low, high = stack.floors[floor].reach(left, left)
             if (low is not None and right < low) or (high is not None and right > high):
                 continue
             units = rng.randrange(1 << 32), rng.randrange(1 << 32)
@@ -126,3 +133,14 @@ def test_on_every_floor_a_scheme_finds_each_pair_that_its_main_predicate_admits_
             ]
             for place in (2 * floor, 2 * floor + 1):  # whichever tuple comes first is held where the other comes to
                 assert sum(area.holds[place] for area in found) == 1, (floor, left, right)
+
+
+def test_a_floor_on_which_nothing_matches_is_cut_like_any_other() -> None:
+    rng = random.Random(4)
+    stack = Stack.of((main_of(Encoding.HASH, 0, 0), main_of(Encoding.INTEGER, 1, -1), main_of(Encoding.INTEGER, -5, 5)))
+    for tasks in (2, 3, 6):
+        sides = []
+        for _ in SIDES:
+            levels = [stack.levels(floor, np.array([rng.randint(-9, 9) for _ in range(40)], np.int64)) for floor in range(3)]
+            sides.append(SideStatistics(120.0, Histogram.from_sample(np.concatenate(levels))))
+        plan_for_tasks("adsp", Statistics(tuple(sides)), stack, tasks).check(stack)
