@@ -54,7 +54,7 @@ from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 from test_many_streams import take_any_way
 
-CASES = how_many(120)
+CASES = how_many(120, of=3)
 SEED = os.environ.get("STREAMJOIN_SEED")
 PARTS = 4
 MOST_RESULTS = 3_000
