@@ -19,6 +19,7 @@ from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.deployment import Deployment
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow, overfull
+from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange
 from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.graph import JoinGraph
@@ -188,7 +189,7 @@ def outline(
         planned = make_plan(job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=current)
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
-    sequences = [] if job.graph is None else _sequences(job, job.graph)
+    sequences = [] if job.graph is None else _sequences(job, job.graph, planned.plan.scheme.tasks)
     return Outline(
         job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), (*shared, *_alternatives(job))
     )
@@ -235,8 +236,8 @@ def _expected(job: Job) -> tuple[SideStatistics, ...]:
     return tuple(of_streams[place.stream] for place in job.places)
 
 
-def _sequences(job: Job, graph: JoinGraph) -> list[str]:
-    """In which order the streams would meet, by what the manifest expects of them."""
+def _sequences(job: Job, graph: JoinGraph, tasks: int) -> list[str]:
+    """In which order the streams would meet, and how, by what the manifest expects of them."""
     rates = [stream.expected_rate or 1.0 for stream in job.streams]
     expected = job.expected_of_streams()
     held = [
@@ -244,9 +245,10 @@ def _sequences(job: Job, graph: JoinGraph) -> list[str]:
         for tuples, rate in zip(expected, rates, strict=True)
     ]
     by_condition, by_output = zip(*job.carried_bytes([job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
-    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held))
+    (join,), exchange = job.joins, Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6), tasks=tasks)
+    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
     note = "sequences, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
-    return [note, *(f"  {line}" for line in told(graph, flowing))]
+    return [note, *(f"  {line}".rstrip() for line in told(graph, flowing))]
 
 
 def _alternatives(job: Job) -> list[str]:

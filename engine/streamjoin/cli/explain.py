@@ -46,7 +46,7 @@ def _sequences(job: Job, graph: JoinGraph) -> list[str]:
     if latest is None or not latest.checkpoint.flowing:
         return []
     checkpoint = latest.checkpoint
-    lines = told(graph, Flowing(**checkpoint.flowing), checkpoint.ways)
+    lines = told(graph, Flowing.from_json(checkpoint.flowing), checkpoint.ways)
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
     return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from streamjoin.epoch.delays import DelayMeter
 from streamjoin.epoch.flowing import Flow
@@ -71,7 +71,7 @@ class Commits:
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
         after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
         if flow is not None:
-            after = replace(after, flowing=asdict(flow.known(self.checkpoint, observed.rates())))
+            after = replace(after, flowing=flow.known(self.checkpoint, observed.rates()).to_json())
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False

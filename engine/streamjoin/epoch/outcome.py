@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.elastic.sequences import meetings_of
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
@@ -94,6 +95,7 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
+        meetings=meetings_of(spec.ways),
         expired=spec.expired_before,
         blocks=blocks,
         marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),

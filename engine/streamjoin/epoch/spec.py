@@ -205,7 +205,11 @@ class Piece:
     """Of a split's report, the stream."""
     data: pa.Buffer
     number: int = 0
-    """Of a notice: by which join tuples have matched; of partial results: which step is next."""
+    """Of a notice: by which join tuples have matched; of partial results, and of what is asked for them: which step they are for."""
+    sender: int = 0
+    """Of a question or an answer: the task that it is from."""
+    part: int = 0
+    """Of a question or an answer: which of the sender's questions for the step it is, or is for."""
 
 
 def share(identity: str, value: Config | Scheme) -> Shared:
