@@ -23,8 +23,12 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from harness import SECOND, START, Arrived, Input, join_of, micros, on_time
+from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.sequences import Flowing, Way, Ways
+from streamjoin.language.graph import JoinGraph
 from streamjoin.scheme.models import INTERCHANGEABLE
 
 Row = Mapping[str, Any]
@@ -333,6 +337,24 @@ def expected_by_hand(join: Join, left_out: Collection[tuple[str, int]] = ()) -> 
 
 def written(rows: Iterable[tuple[Any, ...]]) -> Results:
     return Counter(tuple(map(repr, row)) for row in rows)
+
+
+def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[str]) -> None:
+    """Has each epoch's new tuples meet the other streams in any order that finds the results, step by step in any way, and fetch or not
+    what the output reads. ``counts`` is told how often a step was done in each way."""
+
+    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
+        ways = tuple(any_way(graph, head, rng) for head in range(len(graph.streams)))
+        counts.update(way.meeting(1 + step) for way in ways for step in range(len(ways) - 2))
+        return ways
+
+    patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
+    patch.setattr("streamjoin.epoch.flowing.choose", choose)
+
+
+def any_way(graph: JoinGraph, head: int, rng: random.Random) -> Way:
+    meetings = tuple(rng.choice(list(Meeting)) for _ in range(len(graph.streams) - 2))
+    return Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5, meetings)
 
 
 SHAPES = ("star", "chain", "cycle", "complete", "tree and edges")

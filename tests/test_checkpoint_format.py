@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from harness import SECOND, driver_for, oracle, output_of
 from kept_checkpoints import CONDITION, KINDS, ROOT, WITHIN_SECONDS, Kept, found
 from streamjoin import __version__
+from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.sequences import Flowing, Way, meetings_of
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state import version
 from streamjoin.state.log import END, Checkpoint, read_latest
@@ -98,6 +101,29 @@ def test_an_entry_needs_a_field_of_a_later_minor_version_only_where_it_is_used(m
     assert version.head(Checkpoint())["needs"] == 0
     assert version.head(Checkpoint(main="l.k = r.k"))["needs"] == 1
     assert version.head(Checkpoint(main="l.k = r.k", fed=(1,)))["needs"] == 2  # type: ignore[arg-type]
+
+
+WAYS = (Way((1, 2), fetches=True), Way((0, 2), meetings=(Meeting.ASK,)), Way((1, 0), meetings=(Meeting.KEYS_FIRST,)))
+
+
+def test_how_streams_meet_is_read_as_it_was_written_and_needs_no_release_that_knows_it() -> None:
+    """Results do not depend on it. A release that does not know it has partial results shipped, as before."""
+    made = Checkpoint(ways=WAYS, meetings=meetings_of(WAYS))
+    head, text = version.head(made), json.loads(json.dumps(made.to_json()))
+    assert head["minor"] == version.MINOR
+    assert head["needs"] == 0
+    assert Checkpoint.from_json(text).ways == WAYS
+    assert text["ways"] == [[[1, 2], True], [[0, 2], False], [[1, 0], False]], "as earlier releases read it"
+    del text["meetings"]
+    assert Checkpoint.from_json(text).ways == tuple(replace(way, meetings=()) for way in WAYS)
+    assert meetings_of(tuple(replace(way, meetings=()) for way in WAYS)) == Checkpoint().meetings
+
+
+def test_what_earlier_releases_have_measured_is_read() -> None:
+    known = Flowing([1.0], [2.0], [3.0], [4.0], [], [])
+    assert Flowing.from_json(json.loads(json.dumps(known.to_json()))) == known
+    before = {name: value for name, value in known.to_json().items() if name not in {"admitted", "window", "exchange"}}
+    assert Flowing.from_json(before | {"invented": [1.0]}) == replace(known, admitted=())
 
 
 def test_every_field_of_a_checkpoint_is_of_the_first_minor_version_or_has_one() -> None:

@@ -37,6 +37,7 @@ from many_streams import (
     inputs_of,
     of_one,
     select_of,
+    take_any_way,
     window_of,
     written,
 )
@@ -52,7 +53,6 @@ from streamjoin.scheme.models import INTERCHANGEABLE
 from streamjoin.state.blocks import load_all
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
-from test_many_streams import take_any_way
 
 CASES = how_many(120, of=3)
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -170,7 +170,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     resource, rng = drawn(seed), random.Random(f"run of {seed}")
     with pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.6:
-            take_any_way(patch, rng)
+            take_any_way(patch, rng, counts)
         if rng.random() < 0.5:
             patch.setattr("streamjoin.epoch.cascade.SENT_BYTES", 500)
         try:

@@ -31,15 +31,15 @@ from many_streams import (
     expected,
     expected_by_hand,
     moment,
+    take_any_way,
     written,
 )
 from operator_parts import streamjoin, three_streams
 from streamjoin.compilation import compile_job, with_checkpoint
-from streamjoin.elastic.sequences import Flowing, Way, Ways
+from streamjoin.elastic.meetings import Meeting
 from streamjoin.epoch.fingerprint import join_changes, stored
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
-from streamjoin.language.graph import JoinGraph
 from streamjoin.manifest import ManifestError
 from streamjoin.manifest.validate import load
 from streamjoin.runner.inline import InlineRunner
@@ -72,21 +72,11 @@ class Far(ObjectStorage):
         return Far, (self.url,)
 
 
-def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
-    """Has each epoch's new tuples meet the other streams in any order that finds the results, and fetch or not what the output reads."""
-
-    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
-        return tuple(Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5) for head in range(len(graph.streams)))
-
-    patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
-    patch.setattr("streamjoin.epoch.flowing.choose", choose)
-
-
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     rng = random.Random(f"run of {seed}")
     with pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.6:
-            take_any_way(patch, rng)
+            take_any_way(patch, rng, counts)
         if rng.random() < 0.5:
             patch.setattr("streamjoin.epoch.cascade.SENT_BYTES", 500)
         storage = rng.choice([ObjectStorage, ObjectStorage, Far])
@@ -121,6 +111,7 @@ def test_a_join_of_several_streams_gives_what_the_oracle_selects(part: int, tmp_
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 200:
+        assert min(counts[meeting] for meeting in Meeting) > 0, counts
         assert min(counts[each] for each in (*SHAPES, "2 streams", "3 streams", "4 streams", "5 streams")) > 0, counts
         assert counts["results"] > 1_000, counts
         assert min(counts["plans"], counts["switches"], counts["failed epochs"], counts["late"]) > 0, counts

@@ -22,8 +22,9 @@ import pytest
 from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
 from harness import driver_for, late_of, make_job
-from many_streams import SHAPES, Join, drawn
+from many_streams import SHAPES, Join, drawn, take_any_way
 from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
@@ -164,11 +165,16 @@ def test_joins_over_some_of_the_streams_whose_workers_are_killed_give_what_duckd
         assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
 
 
-def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_selects(runner: SparkRunner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ways", ["chosen", "any"])
+def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_selects(
+    runner: SparkRunner, ways: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts: Counter[str] = Counter()
 
     def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         join = drawn(seed)
+        if ways == "any":
+            take_any_way(monkeypatch, random.Random(f"ways of {seed}"), counts)
         Shaken(join, root, runner, random.Random(f"faults of {seed}"), counts).run()
         check_output(join, root, f"STREAMJOIN_SEED={seed}: {join}", counts)
         counts[join.shape] += 1
@@ -176,3 +182,4 @@ def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_sele
     run_cases(itertools.islice(seeds(), CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None and len(SHAPES) <= CASES:
         assert min(counts[each] for each in (*SHAPES, "plans", "switches", "workers killed", "results")) > 0, counts
+        assert ways == "chosen" or min(counts[meeting] for meeting in Meeting) > 0, counts

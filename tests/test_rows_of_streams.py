@@ -19,7 +19,8 @@ import pytest
 from cases import how_many
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import join_of, make_job, output_of
-from many_streams import Join, Results, TimeWindow, drawn, expected, written
+from many_streams import Join, Results, TimeWindow, drawn, expected, take_any_way, written
+from streamjoin.elastic.meetings import Meeting
 
 CASES = how_many(24)
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -62,7 +63,10 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     options = join.options(root)
     output = {key: value for key, value in options["joins"][0]["output"].items() if key != "sink"}
     job = make_job(root, **options | {"joins": [join_of(root, on=join.text, window={"rows": rows}, output=output)]})
-    run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults)
+    with pytest.MonkeyPatch.context() as patch:
+        if rng.random() < 0.6:
+            take_any_way(patch, rng, counts)
+        run_with_faults(elastic(job) if faults else job, join.inputs, root, rng, counts, faults=faults)
     want, found = inside(join, rows, expected(join)), written(output_of(root).elements())
     assert found == want, (
         f"STREAMJOIN_SEED={seed}: {rows} rows, {join}:\nmissing {list((want - found).items())[:5]}\n"
@@ -78,5 +82,6 @@ def test_every_member_is_among_the_last_records_of_its_stream_when_the_newest_ar
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 24:
+        assert min(counts[meeting] for meeting in Meeting) > 0, counts
         assert min(counts["of 3"], counts["cut"], counts["switches"]) > 0, counts
         assert counts["results"] > 50

@@ -1,14 +1,25 @@
-"""In which order streams meet, and whether what only the output reads is fetched: by arithmetic that shares nothing with the formulas."""
+"""In which order streams meet, how, and whether what only the output reads is fetched: by arithmetic that is not the formulas'."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import fields, replace
 
-from streamjoin.elastic.sequences import GAIN, Flowing, Way, alternatives, choose, priced, told
+import pytest
+
+from streamjoin.elastic.meetings import Encounter, Meeting, cost_of
+from streamjoin.elastic.rounds import Exchange
+from streamjoin.elastic.sequences import GAIN, Flowing, Way, Ways, alternatives, choose, priced, rounds_of, told
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.graph import JoinGraph, join_graph, join_graphs
+from streamjoin.semijoin.cost import one_way_cost
+from streamjoin.semijoin.estimates import Quantities
+from streamjoin.semijoin.names import Algorithm
+from streamjoin.semijoin.statistics import Flow, Pair
 
 SCHEMA = parse_schema("id BIGINT, x BIGINT, y BIGINT, v DOUBLE")
 CHAIN = "a.id = b.id AND b.x = c.x AND c.y = d.y"
@@ -20,20 +31,41 @@ def graph_of(condition: str, names: str = "abcd") -> JoinGraph:
 
 
 def flowing(streams: int, rng: random.Random) -> Flowing:
-    def some(low: float, high: float) -> list[float]:
-        return [rng.uniform(low, high) for _ in range(streams)]
+    def some(low: float, high: float, count: int = streams) -> list[float]:
+        return [rng.uniform(low, high) for _ in range(count)]
 
-    return Flowing(some(1, 1e4), some(10, 1e5), some(8, 100), some(8, 3_000), [10 ** rng.uniform(-6, -1) for _ in range(streams - 1)])
+    selectivities = [10 ** rng.uniform(-6, -1) for _ in range(streams - 1)]
+    admitted = [min(1.0, each * more) for each, more in zip(selectivities, some(1, 3, streams - 1), strict=True)]
+    exchange = Exchange(epoch_seconds=rng.choice([0.2, 1.0, 5.0]), tasks=rng.choice([1, 4, 30]))
+    window, held = rng.choice(["range", "rows", "unbounded"]), [10 ** rng.uniform(0, 5) for _ in range(streams)]
+    return Flowing(some(1, 1e4), held, some(8, 100), some(8, 3_000), selectivities, admitted, window, exchange)
 
 
 def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
-    """Bytes a second: of each partial result, what its members have; and of results whose tuples are fetched, those and references."""
+    """Bytes a second: in each step but the first, what its meeting sends; and of results whose tuples are fetched, those and references."""
+    count, exchange = len(known.rates), known.exchange
     rate, joined, total = known.rates[head], [head], 0.0
-    for stream in way.order:
-        if len(joined) > 1:
-            wide = [8.0 if way.fetches else known.output_bytes[member] for member in joined]
-            total += rate * sum(known.condition_bytes[member] + more for member, more in zip(joined, wide, strict=True))
+    asks, held_more = {"range": (16.0, 8.0), "rows": (8.0, 8.0 * count), "unbounded": (0.0, 0.0)}[known.window]
+    for at, stream in enumerate(way.order):
         edge = next(n for n, edge in enumerate(graph.edges) if stream in graph.ends(edge) and set(graph.ends(edge)) & set(joined))
+        if at:
+            times = {"range": 16.0, "rows": 8.0 * (len(joined) + count), "unbounded": 0.0}[known.window]
+            wide = [8.0 if way.fetches else known.output_bytes[member] for member in joined]
+            shipped = 12 + times + sum(known.condition_bytes[member] + more for member, more in zip(joined, wide, strict=True))
+            is_carried = not way.fetches or at == len(way.order) - 1
+            comes = held_more + known.condition_bytes[stream] + (known.output_bytes[stream] if is_carried else 8.0)
+            partners = known.held[stream] * known.admitted[edge]
+            everywhere = exchange.tasks * known.held[stream] / exchange.epoch_seconds
+            match way.meeting(at):
+                case Meeting.SHIP:
+                    total += rate * shipped
+                case Meeting.BRING:
+                    total += everywhere * (8 + comes)
+                case Meeting.ASK:
+                    tuples = everywhere * (1 - math.exp(-rate * partners / everywhere))
+                    total += rate * (8 + asks) + tuples * (comes + 4) + rate * partners * 4
+                case Meeting.KEYS_FIRST:
+                    total += rate * (8 + asks) + rate * (1 - math.exp(-partners)) * (4 + shipped)
         rate *= known.held[stream] * known.selectivities[edge]
         joined.append(stream)
     if way.fetches:
@@ -52,18 +84,77 @@ def orders(graph: JoinGraph, head: int) -> list[tuple[int, ...]]:
     ]
 
 
+def every_way(graph: JoinGraph, head: int) -> list[Way]:
+    meetings = list(itertools.product(Meeting, repeat=len(graph.streams) - 2))
+    return [Way(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in meetings]
+
+
 def test_a_way_is_priced_by_what_it_sends_and_the_cheapest_is_chosen() -> None:
     rng = random.Random(0)
     for condition in (CHAIN, STAR, "a.id = b.id AND b.id = c.id AND abs(c.v - d.v) <= 1"):
         graph = graph_of(condition)
-        for _ in range(20):
+        for _ in range(5):
             known = flowing(4, rng)
             for head in range(4):
+                prices = {way: sent(graph, known, head, way) for way in every_way(graph, head)}
+                for way, price in rng.sample(list(prices.items()), 20):
+                    assert priced(graph, known, head, way).bytes_per_second == pytest.approx(price, rel=1e-6)
                 found = alternatives(graph, known, head)
-                assert sorted({each.way.order for each in found}) == sorted(orders(graph, head))
+                assert {each.way.order for each in found} == set(orders(graph, head))
+                assert [each.bytes_per_second for each in found] == sorted(each.bytes_per_second for each in found)
                 for each in found:
-                    assert abs(each.bytes_per_second - sent(graph, known, head, each.way)) <= 1e-6 * each.bytes_per_second
-                assert found[0].bytes_per_second == min(each.bytes_per_second for each in found)
+                    assert each.bytes_per_second == pytest.approx(prices[each.way], rel=1e-6)
+                for rounds in range(2, 9):
+                    least = min((price for way, price in prices.items() if way.rounds + 2 * way.fetches <= rounds))
+                    best = next(each for each in found if each.rounds <= rounds)
+                    assert best.bytes_per_second == pytest.approx(least, rel=1e-6)
+
+
+def test_the_ways_of_all_streams_together_take_the_least_time() -> None:
+    """Of all combinations: rounds are the longest sequence's, and bytes those of all."""
+    rng = random.Random(1)
+    graph = graph_of("a.id = b.id AND b.x = c.x", "abc")
+    seen = set()
+    for _ in range(60):
+        known = flowing(3, rng)
+        exchange = replace(known.exchange, round_seconds=10 ** rng.uniform(-5, 0), bytes_per_second=10 ** rng.uniform(6, 9))
+        known = replace(known, exchange=exchange)
+
+        prices = [{way: sent(graph, known, head, way) for way in every_way(graph, head)} for head in range(3)]
+
+        def seconds(ways: Ways, exchange: Exchange = exchange, prices: Sequence[dict[Way, float]] = prices) -> float:
+            nbytes = sum(of_head[way] for of_head, way in zip(prices, ways, strict=True)) * exchange.epoch_seconds
+            rounds = max(way.rounds + 2 * way.fetches for way in ways)
+            return rounds * exchange.round_seconds + nbytes / exchange.tasks / exchange.bytes_per_second
+
+        least = min(map(seconds, itertools.product(*prices)))
+        chosen = choose(graph, known)
+        # From a round a step another number of rounds is gone to only where that is clearly better.
+        assert seconds(chosen) <= least / GAIN
+        seen.add(rounds_of(chosen))
+    assert seen >= {1, 2}
+    assert max(seen) > 2, "keys go first, or tuples are fetched"
+
+
+def test_a_round_is_worth_what_it_was_measured_to_take() -> None:
+    graph = graph_of("a.id = b.id AND b.x = c.x", "abc")
+
+    def known(round_seconds: float) -> Flowing:
+        exchange = Exchange(round_seconds, 1e8, tasks=4)
+        return Flowing([1e4] * 3, [1e5] * 3, [16.0] * 3, [200.0] * 3, [1e-4, 1e-7], exchange=exchange)
+
+    slow, fast = choose(graph, known(1.0)), choose(graph, known(1e-4))
+    assert {way.meeting(1) for way in slow} == {Meeting.SHIP}
+    assert Meeting.ASK in {way.meeting(1) for way in fast}
+
+    def extra(ways: Ways) -> float:
+        return sum(priced(graph, known(1.0), head, way).bytes_per_second for head, way in enumerate(ways)) / 4e8
+
+    worth = (extra(slow) - extra(fast)) / (rounds_of(fast) - rounds_of(slow))
+    for now in (slow, fast):
+        assert choose(graph, known(worth), now) == now, "neither is clearly better"
+        assert choose(graph, known(worth * 2), now) == slow
+        assert choose(graph, known(worth / 2), now) == fast
 
 
 def test_an_order_stays_until_another_is_better_by_more_than_measurements_waver() -> None:
@@ -82,16 +173,94 @@ def test_an_order_stays_until_another_is_better_by_more_than_measurements_waver(
     assert priced(graph, known(1e-1), 1, better[1]).bytes_per_second < GAIN * now.bytes_per_second
 
 
-def test_wide_tuples_are_fetched_where_few_results_come_of_many_partial_ones() -> None:
+def test_wide_tuples_do_not_travel_where_few_results_come_of_many_partial_ones() -> None:
     graph = graph_of("a.id = b.id AND b.x = c.x", "abc")
 
-    def ways(payload: float, selectivity: float) -> list[bool]:
-        known = Flowing([10_000.0] * 3, [100_000.0] * 3, [16.0] * 3, [payload] * 3, [1e-4, selectivity])
-        return [way.fetches for way in choose(graph, known)]
+    def first(payload: float, selectivity: float) -> Way:
+        exchange = Exchange(tasks=8)
+        known = Flowing([10_000.0] * 3, [100_000.0] * 3, [16.0] * 3, [payload] * 3, [1e-4, selectivity], exchange=exchange)
+        return choose(graph, known)[0]
 
-    assert ways(2_000.0, 1e-8) == [True, False, False], "those of b and c meet each other first, which leaves few partial results"
-    assert not any(ways(8.0, 1e-8)), "a reference is as wide"
-    assert not any(ways(2_000.0, 1e-4)), "there are as many results as partial ones"
+    assert first(2_000.0, 1e-8).meetings == (Meeting.ASK,)
+    assert first(2_000.0, 1e-3).meetings == (), "there are more results than partial ones, and the third member is as wide"
+    assert first(2_000.0, 0.0).meetings == (Meeting.ASK,)
+
+
+def test_tuples_are_fetched_where_those_that_match_in_between_come_to_nothing() -> None:
+    """Most partial results have many partners in the second step, whose texts would come with the answers, and none in the third."""
+    graph = graph_of(CHAIN)
+    known = Flowing([1_000.0, 1.0, 1.0, 1.0], [1e4] * 4, [16.0] * 4, [8.0, 2_000.0, 2_000.0, 8.0], [1e-3, 1e-3, 1e-9])
+    assert choose(graph, known)[0].fetches
+    narrow = replace(known, output_bytes=[8.0] * 4)
+    assert not choose(graph, narrow)[0].fetches, "a reference is as wide"
+
+
+ENCOUNTER = Encounter(
+    rate=1e4, held=1e5, selectivity=1e-6, partial_bytes=300.0, question_bytes=24.0, held_bytes=100.0, epochs=1.0, tasks=8
+)
+
+
+@pytest.mark.parametrize(
+    ("meeting", "changed"),
+    [
+        (Meeting.SHIP, {"selectivity": 1e-4}),
+        (Meeting.SHIP, {"partial_bytes": 24.0}),
+        (Meeting.BRING, {"held": 10.0}),
+        (Meeting.BRING, {"rate": 1e7, "held": 1e4}),
+        (Meeting.ASK, {}),
+        (Meeting.ASK, {"held_bytes": 2_000.0, "partial_bytes": 3_000.0}),
+        (Meeting.KEYS_FIRST, {"held_bytes": 2_000.0}),
+        (Meeting.KEYS_FIRST, {"held_bytes": 2_000.0, "partial_bytes": 100.0}),
+    ],
+    ids=str,
+)
+def test_each_way_to_meet_sends_least_somewhere(meeting: Meeting, changed: dict[str, float]) -> None:
+    sent = {each: cost_of(each, replace(ENCOUNTER, **changed)).bytes_per_second for each in Meeting}
+    assert min(sent, key=lambda each: sent[each]) is meeting, sent
+
+
+def test_keys_first_sends_less_than_asking_and_fetching_by_any_factor() -> None:
+    """Where the condition reads wide columns of both sides and few partial results have a partner: a reference spares only the output's."""
+    for factor in (1.5, 3.0, 10.0):
+        # Of these bytes later steps read all, so that no reference stands for any.
+        width, partners = 480 * factor, 0.005 / factor
+        known = replace(ENCOUNTER, selectivity=partners / ENCOUNTER.held, partial_bytes=width, held_bytes=9_600 * factor**2)
+        ship, ask, keys = (cost_of(each, known).bytes_per_second for each in (Meeting.SHIP, Meeting.ASK, Meeting.KEYS_FIRST))
+        assert keys * factor < min(ship, ask), (factor, ship, ask, keys)
+
+
+def test_prices_are_those_of_appendix_b_for_the_quantities_of_a_divided_join() -> None:
+    rng = random.Random(2)
+    for _ in range(100):
+        rate, held, tasks = 10 ** rng.uniform(0, 6), 10 ** rng.uniform(0, 6), rng.randint(1, 30)
+        partial, question, width = (rng.uniform(8, 2_000) for _ in range(3))
+        of = Encounter(rate, held, 10 ** rng.uniform(-8, 0), partial, question, width, rng.uniform(0.1, 5), tasks)
+        source = Flow(rate, 0.0, partial, question, max(1.0, rate))
+        pair = Pair(source, Flow(held, held, width, 8.0, held), 1.0)
+        none = dict.fromkeys((each.name for each in fields(Quantities)), 0.0) | {"source_shipments": 1.0, "destination_shipments": 1.0}
+        tiled = Quantities(
+            **none  # type: ignore[arg-type]
+            | {
+                "pair": pair,
+                "source_keys": rate,
+                "matching_keys": of.with_partner,
+                "matching_source_tuples": of.with_partner,
+                "fetched_window_tuples": of.answered,
+            }
+        )
+
+        def paper(algorithm: Algorithm, tiled: Quantities = tiled, pair: Pair = pair) -> float:
+            return one_way_cost(algorithm, pair, lambda _: tiled).bytes_per_second
+
+        ship, bring, ask, keys = (cost_of(each, of).bytes_per_second for each in Meeting)
+        assert ship == pytest.approx(paper(Algorithm.SP_D))
+        # All that is held, with its key, to each task in each epoch, where the paper sends what is new, once.
+        assert bring == pytest.approx(paper(Algorithm.SP_S) / width * (width + 8) * tasks * of.epochs)
+        # Answers have rows' numbers, of four bytes, besides; and where keys go first, in place of keys.
+        assert ask == pytest.approx(paper(Algorithm.SM_S1) + 4 * (of.answered + of.candidates))
+        assert keys == pytest.approx(paper(Algorithm.SM_D2) + of.with_partner * (4 - question))
+        assert of.answered <= min(of.candidates, held * of.epochs * tasks) * (1 + 1e-9)
+        assert of.with_partner <= min(rate, of.candidates) * (1 + 1e-9)
 
 
 def test_people_are_shown_what_others_would_send() -> None:
@@ -99,8 +268,13 @@ def test_people_are_shown_what_others_would_send() -> None:
     known = Flowing([10.0] * 4, [1_000.0] * 4, [8.0] * 4, [0.0] * 4, [1e-3, 1e-2, 1e-1])
     lines = told(graph, known)
     assert lines[0].split("  ")[0] == "new tuples of"
-    rows = [line.split("  ") for line in lines[1:]]
-    assert [row[0] for row in rows if row[0]] == ["a", "b", "c", "d"]
+    ways, steps, (rounds,) = (list(part) for blank, part in itertools.groupby(lines, bool) if blank)
+    assert [row.split("  ")[0] for row in ways[1:] if row[0] != " "] == ["a", "b", "c", "d"]
+    assert [len(row.split("  ")[0].split(", ")) for row in steps[1:]] == [2, 3] * 4, "each step but the first"
+    for row in steps[1:]:
+        assert len(re.findall(r"[kMG]?B/s", row)) == len(Meeting), row
+        assert row.endswith(tuple(Meeting))
+    assert re.fullmatch(r"2 rounds of 1 ms, and 250 MB/s of each of 1 tasks: 2.* ms of an epoch of 1 s", rounds)
     assert all(line == line.rstrip() for line in lines)
 
 

@@ -1,11 +1,12 @@
 """What joins of three streams send between the steps of a sequence: by the ways that are chosen, and by every other, tried by force.
 
 A chain, ``a.k = b.k AND b.m = c.m``, within 10 s. A tuple of one stream has five partners by ``k``, and one in twenty has one by ``m``;
-so most partial results of the first edge come to nothing. The output has a text of every stream, of 20, 200 or 2,000 bytes. What is
-measured are bytes, which no load on the machine changes: those sent to other workers between steps, and to fetch tuples, in the last
-epochs, once the ways are chosen by what was measured.
+so most partial results of the first edge come to nothing. The output has a text of every stream, of 20, 200 or 2,000 bytes. Bytes are
+counted in one process, which no load on the machine changes: those sent to other workers between steps, to ask and bring tuples, and to
+fetch them, in the last epochs. What a round takes, and how fast bytes go, is measured on Spark, where the join chooses its ways by that;
+the time of every other way follows from its bytes and rounds.
 
-    python tests/bench/bench_ways.py [--rows 5000] [--texts 20,200,2000] [--epochs 18] [--workers 4] [--quick]
+    python tests/bench/bench_ways.py [--rows 5000] [--texts 20,200,2000] [--epochs 18] [--spark-epochs 40] [--workers 4] [--quick]
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.engine import PLENTY
+from bench.engine import PLENTY, spark_runner
 from bench.report import counts, machine, options, table
 from harness import SECOND, START, Input, driver_for, make_job
-from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.rounds import Exchange
+from streamjoin.elastic.sequences import Flowing, Way, Ways, how_text, rounds_of
 from streamjoin.epoch import flowing
+from streamjoin.epoch.ports import Runner
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 
@@ -55,8 +59,9 @@ def inputs_of(rows: int, epochs: int, text: int) -> tuple[Input, ...]:
     return tuple(Input([batch(epoch) for epoch in range(epochs)], [1] * epochs) for _ in "abc")
 
 
-def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None) -> tuple[float, Ways]:
-    """Bytes an epoch of the last ones, and the ways of the last. ``ways``: by force; None: those that are chosen."""
+def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None, runner: Runner | None = None) -> tuple[float, Ways, Exchange]:
+    """Bytes an epoch of the last ones, the ways of the last, and the exchange as it was measured. ``ways``: by force; None: those that are
+    chosen. ``runner``: None: all in this process."""
     choose = flowing.choose
     with tempfile.TemporaryDirectory() as directory:
         job = make_job(
@@ -73,15 +78,35 @@ def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None) -> tuple[fl
         if ways is not None:
             flowing.choose = lambda *_: ways
         try:
-            driver = driver_for(job, inputs, ObjectStorage(str(Path(directory) / "state")), InlineRunner(), clock=lambda: now)
+            storage = ObjectStorage(str(Path(directory) / "state"))
+            driver = driver_for(job, inputs, storage, runner or InlineRunner(), clock=lambda: now)
             driver.start()
             totals = []
             while (result := driver.step(final=True)) is not None:
                 totals.append(result.totals["partial_bytes"][0])
                 now += 1
-            return (totals[-1] - totals[-1 - COUNTED]) / COUNTED, driver.checkpoint.ways
+            exchange = Flowing.from_json(driver.checkpoint.flowing).exchange
+            return (totals[-1] - totals[-1 - COUNTED]) / COUNTED, driver.checkpoint.ways, exchange
         finally:
             flowing.choose = choose
+
+
+SHIPPED: Ways = tuple(Way(orders[0]) for orders in ORDERS)
+
+
+def ways_of(head: int) -> list[Way]:
+    return [Way(order, fetches, (meeting,)) for order in ORDERS[head] for fetches in (False, True) for meeting in Meeting]
+
+
+def every_way(inputs: tuple[Input, ...], workers: int) -> dict[Ways, float]:
+    """The bytes of each combination of ways: a stream's way is tried while the others have one that is known, and bytes add up. Where two
+    fetch, a tuple that both refer to is counted twice, which is sent once: too much rather than too little."""
+    base = sent(inputs, workers, SHIPPED)[0]
+    more: list[dict[Way, float]] = []
+    for head in range(3):
+        tried = ((way, tuple(way if each == head else SHIPPED[each] for each in range(3))) for way in ways_of(head))
+        more.append({way: sent(inputs, workers, forced)[0] - base for way, forced in tried})
+    return {forced: base + sum(of[way] for of, way in zip(more, forced, strict=True)) for forced in itertools.product(*more)}
 
 
 def stream_of(name: str) -> dict[str, Any]:
@@ -91,7 +116,7 @@ def stream_of(name: str) -> dict[str, Any]:
 
 def text_of(ways: Ways) -> str:
     orders = ("".join("abc"[stream] for stream in (head, *way.order)) for head, way in enumerate(ways))
-    return ", ".join(f"{order}{' fetching' * way.fetches}" for order, way in zip(orders, ways, strict=True))
+    return "; ".join(f"{order} {how_text(way)}" for order, way in zip(orders, ways, strict=True))
 
 
 def main() -> None:
@@ -99,29 +124,45 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5000, help="a stream and second")
     parser.add_argument("--texts", default="20,200,2000", help="bytes of a text, several after commas")
     parser.add_argument("--epochs", type=int, default=18, help="the first 10 fill the window")
+    parser.add_argument("--spark-epochs", type=int, default=40, help="on Spark, where ways are chosen again every ten")
     parser.add_argument("--workers", type=int, default=4)
     given = parser.parse_args()
     rows, epochs, workers = (500 if given.quick else given.rows), given.epochs, given.workers
     print(machine())
-    lines = []
-    for text in counts(given.texts):
-        inputs = inputs_of(rows, epochs, text)
-        chosen, ways = sent(inputs, workers, None)
-        every = {
-            forced: sent(inputs, workers, forced)[0]
-            for forced in (
-                tuple(Way(order, fetches) for order, fetches in zip(orders, fetching, strict=True))
-                for orders in itertools.product(*ORDERS)
-                for fetching in itertools.product((False, True), repeat=3)
-            )
-        }
-        best = min(every, key=lambda forced: every[forced])
-        everything = min(nbytes for forced, nbytes in every.items() if not any(way.fetches for way in forced))
-        worst = max(every.values())
-        figures = (f"{nbytes / 1e6:.2f}" for nbytes in (chosen, every[best], everything, worst))
-        lines.append((f"{text:,}", *figures, f"{chosen / every[best]:.2f}", f"{chosen / everything:.2f}", text_of(ways)))
-    ratios = "chosen / best", "chosen / best that carries all"
-    print(table(("bytes of a text", "chosen, MB an epoch", "best of all", "best that carries all", "worst", *ratios, "chosen ways"), lines))
+    by_bytes, by_time = [], []
+    with tempfile.TemporaryDirectory() as directory:
+        runner = spark_runner(Path(directory))
+        try:
+            chosen_by = [
+                (text, *sent(inputs_of(rows, given.spark_epochs, text), workers, None, runner)[1:]) for text in counts(given.texts)
+            ]
+        finally:
+            runner.stop()
+    for text, ways, exchange in chosen_by:
+        every = every_way(inputs_of(rows, epochs, text), workers)
+        shipped = min(nbytes for forced, nbytes in every.items() if not any(way.fetches or way.meetings for way in forced))
+        fetched = min(nbytes for forced, nbytes in every.items() if not any(way.meetings for way in forced))
+        chosen, least, most = every[ways], min(every.values()), max(every.values())
+        megabytes = (f"{nbytes / 1e6:.2f}" for nbytes in (chosen, least, shipped, fetched, most))
+        by_bytes.append((f"{text:,}", *megabytes, f"{chosen / least:.2f}", text_of(ways)))
+
+        def milliseconds(forced: Ways, exchange: Exchange = exchange, every: dict[Ways, float] = every) -> float:
+            return 1e3 * exchange.seconds(rounds_of(forced), every[forced] / exchange.epoch_seconds)
+
+        best = min(every, key=milliseconds)
+        narrowest = min(every, key=lambda forced: (every[forced], rounds_of(forced)))
+        figures = (
+            f"{exchange.round_seconds * 1e3:.2f}",
+            f"{exchange.bytes_per_second / 1e6:.0f}",
+            *(f"{milliseconds(forced):.1f} in {rounds_of(forced)}" for forced in (ways, best, narrowest)),
+            f"{milliseconds(ways) / milliseconds(best):.2f}",
+        )
+        by_time.append((f"{text:,}", *figures, text_of(best)))
+    sizes = "chosen, MB an epoch", "least of all", "least that ships", "least that ships and fetches", "most", "chosen / least"
+    print(table(("bytes of a text", *sizes, "chosen ways"), by_bytes))
+    print()
+    times = "a round, ms", "MB/s of a worker", "chosen, ms in rounds", "best of all", "that of the fewest bytes", "chosen / best"
+    print(table(("bytes of a text", *times, "best ways"), by_time))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.deployment import Deployment
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow, overfull
+from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange
 from streamjoin.elastic.sequences import Flowing, assumed, told
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.layout import Layout, PlacedGraph
@@ -187,7 +188,7 @@ def outline(
         planned = make_plan(job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=current)
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
-    sequences = [line for placed in job.graphs for line in _sequences(job, placed)]
+    sequences = [line for placed in job.graphs for line in _sequences(job, placed, planned.plan.scheme.tasks)]
     return Outline(
         job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), (*shared, *_alternatives(job))
     )
@@ -234,8 +235,8 @@ def _expected(job: Job) -> tuple[SideStatistics, ...]:
     return expected_statistics(rates, job.expected_of_places())
 
 
-def _sequences(job: Job, placed: PlacedGraph) -> list[str]:
-    """In which order the streams of a join would meet, by what the manifest expects of them."""
+def _sequences(job: Job, placed: PlacedGraph, tasks: int) -> list[str]:
+    """In which order the streams of a join would meet, and how, by what the manifest expects of them."""
     graph, rates = placed.graph, [job.streams[stream].expected_rate or 1.0 for stream in placed.streams]
     expected = job.expected_of(placed)
     held = [
@@ -243,10 +244,11 @@ def _sequences(job: Job, placed: PlacedGraph) -> list[str]:
         for tuples, rate in zip(expected, rates, strict=True)
     ]
     by_condition, by_output = zip(*job.carried_bytes(placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
-    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held))
-    of_join = f" of {job.joins[placed.join].name}" if len(job.joins) > 1 else ""
+    join, exchange = job.joins[placed.join], Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6), tasks=tasks)
+    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
+    of_join = f" of {join.name}" if len(job.joins) > 1 else ""
     note = f"sequences{of_join}, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
-    return [note, *(f"  {line}" for line in told(graph, flowing))]
+    return [note, *(f"  {line}".rstrip() for line in told(graph, flowing))]
 
 
 def _alternatives(job: Job) -> list[str]:

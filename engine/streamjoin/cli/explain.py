@@ -55,9 +55,9 @@ def _sequences(job: Job) -> list[str]:
     except CheckpointMismatch as error:
         raise Failure(Exit.FAILED, f"streamjoin: {error}") from error
     lines = []
-    for placed, flowing, ways in flowing_of(lying, checkpoint):
+    for placed, flowing, own in flowing_of(lying.graphs, checkpoint):
         lines += [f"{job.joins[placed.join].name}:"] if len(job.joins) > 1 else []
-        lines += told(placed.graph, flowing, ways)
+        lines += told(placed.graph, flowing, checkpoint.ways[own])
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
     return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 

@@ -6,7 +6,7 @@ Always holds: records are frozen, and JSON without NaN or infinity (``to_json``)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,8 @@ class Kind(StrEnum):
     ALLOCATE = "ALLOCATE"
     DEALLOCATE = "DEALLOCATE"
     REPLAN = "REPLAN"
+    REORDER = "REORDER"
+    """Nothing that is left to do: the driver has begun to join three and more streams in another way."""
 
 
 class Reason(StrEnum):
@@ -45,6 +47,8 @@ class Reason(StrEnum):
     ORDERED = "Ordered"
     """Somebody has changed the limits or the model: no rule decided it."""
 
+    CHEAPER = "Cheaper"
+    """Streams that meet in another way are expected to have less sent between workers."""
     BUDGET = "Budget"
     """The budget for lost results was going to be spent."""
 
@@ -120,6 +124,31 @@ class Candidate:
     """None where only its tau was asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class WayChange:
+    """Of one stream's new tuples: how they met the other streams, and how they do now."""
+
+    stream: str
+    before: str
+    after: str
+    bytes_before: float
+    """Per second, as both were priced when it was changed."""
+    bytes_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reordering:
+    """A change of ways (:mod:`streamjoin.elastic.sequences`)."""
+
+    changes: tuple[WayChange, ...]
+    rounds: tuple[int, int]
+    """Of the exchange in each epoch, before and after."""
+    seconds: tuple[float, float]
+    """What they and all bytes are expected to add to an epoch, before and after."""
+    measured: Mapping[str, Any]
+    """What it was decided by (``Flowing.to_json``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What to do now."""
@@ -155,11 +184,13 @@ class Decision:
     """What is expected of the target."""
     verdicts: tuple[Verdict, ...] = ()
     """What each rule said, the refusals with their reasons."""
+    reordering: Reordering | None = None
+    """Of a REORDER: what has changed."""
 
     @property
     def enforced(self) -> bool:
         """Whether there is something to carry out."""
-        return self.kind is not Kind.HOLD and self.mode is Mode.ENFORCE
+        return self.kind not in {Kind.HOLD, Kind.REORDER} and self.mode is Mode.ENFORCE
 
     @property
     def is_told(self) -> bool:
@@ -168,9 +199,10 @@ class Decision:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What makes two decisions the same thing said twice: all but numbers and times. Orders are told apart by their words."""
+        """What makes two decisions the same thing said twice: all but numbers and times. Orders, and changes of how streams meet, are told
+        apart by their words."""
         said = tuple((verdict.rule, verdict.kind, verdict.reason, verdict.target, verdict.mode) for verdict in self.verdicts)
-        order = self.sentence if self.reason is Reason.ORDERED else None
+        order = self.sentence if self.reason in {Reason.ORDERED, Reason.CHEAPER} else None
         return self.kind, self.rule, self.reason, self.generation, self.workers, self.target, self.mode, said, order
 
     def to_json(self) -> dict[str, Any]:
@@ -211,6 +243,7 @@ class Decision:
                 }
                 for verdict in self.verdicts
             ],
+            "reordering": None if self.reordering is None else asdict(self.reordering),
         }
 
     @classmethod
@@ -237,11 +270,20 @@ class Decision:
                 Verdict(Rule(one["rule"]), Kind(one["kind"]), Reason(one["reason"]), one["sentence"], one["target"], Mode(one["mode"]))
                 for one in data["verdicts"]
             ),
+            reordering=_reordering(data.get("reordering")),
         )
 
 
 def _slots(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _reordering(data: Mapping[str, Any] | None) -> Reordering | None:
+    if data is None:
+        return None
+    changes = tuple(WayChange(**change) for change in data["changes"])
+    (rounds, then_rounds), (seconds, then_seconds) = data["rounds"], data["seconds"]
+    return Reordering(changes, (rounds, then_rounds), (seconds, then_seconds), data["measured"])
 
 
 def _bill(data: Mapping[str, Any] | None) -> Bill | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamjoin.elastic.arbitration import Bill
-from streamjoin.elastic.decision import Decision, Kind, Reason
+from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering
 from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.sequences import Flowing, bytes_text
 from streamjoin.elastic.settings import Mode
 
 _MOST_CANDIDATES = 12
@@ -27,6 +28,10 @@ def explain(ledger: Ledger, *, limit: int = 20, now: float) -> str:
     if older or ledger.forgotten:
         parts = [f"{older} older ones"] * bool(older) + [f"{ledger.forgotten} that were forgotten"] * bool(ledger.forgotten)
         lines += [f"Not shown: {' and '.join(parts)}.", ""]
+    reordered = [record for record in records[:-1] if record.decision.kind is Kind.REORDER]
+    if reordered:
+        lines += ["How streams meet was changed:"]
+        lines += [*(f"  {_ago(now - record.last_at)}: {record.decision.sentence}." for record in reordered), ""]
     orders = [record for record in ledger if record.decision.reason is Reason.ORDERED][-limit:]
     if orders:
         lines += ["What was ordered, and by whom:"]
@@ -75,6 +80,8 @@ def _sentences(record: Record, now: float) -> list[str]:
         lines.append(text + ".")
         lines += [f"What could not be believed of it: {'; '.join(inputs.problems)}."] * bool(inputs.problems)
         lines += [f"Nobody confirms it: {inputs.unconfirmed}."] * bool(inputs.unconfirmed)
+    if decision.reordering is not None:
+        lines += ["", *_ways(decision.reordering)]
     if decision.thresholds:
         lines.append("Thresholds: " + ", ".join(f"{name} {value:g}" for name, value in decision.thresholds.items()) + ".")
     if decision.verdicts:
@@ -101,9 +108,24 @@ def _headline(decision: Decision) -> str:
         Kind.ALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
         Kind.DEALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
         Kind.REPLAN: f"Cut the join anew among {_workers(decision.workers)}",
+        Kind.REORDER: "Streams meet in another way",
     }[decision.kind]
     only = ", only a recommendation" if decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND else ""
     return f"{what}{only}: {decision.sentence}"
+
+
+def _ways(reordering: Reordering) -> list[str]:
+    rows = [("new tuples of", "met", "sent", "meet", "send")]
+    for change in reordering.changes:
+        rows.append((change.stream, change.before, bytes_text(change.bytes_before), change.after, bytes_text(change.bytes_after)))
+    known = Flowing.from_json(reordering.measured)
+    rates = ", ".join(f"{rate:,.0f}" for rate in known.rates)
+    held = ", ".join(f"{tuples:,.0f}" for tuples in known.held)
+    shares = ", ".join(f"{share:.2g}" for share in known.selectivities)
+    exchange = known.exchange
+    text = f"It was decided by {rates} tuples/s, {held} held tuples, and edges that {shares} of all pairs match by; a round of the exchange"
+    text += f" took {exchange.round_seconds * 1e3:.3g} ms, and each of {exchange.tasks} tasks sent {bytes_text(exchange.bytes_per_second)}."
+    return [*_aligned(rows, left=(0, 1, 3)), "", text]
 
 
 def _candidates(decision: Decision) -> list[str]:

@@ -1,10 +1,10 @@
-"""In which order new tuples of each stream meet the others, of a join of three and more, and what is sent for that: by the formulas of
-Tran and Lee, from what is measured.
+"""In which order new tuples of each stream meet the others, of a join of three and more, and how: by the formulas of Tran and Lee, from
+what is measured.
 
-Every order along the edges of the join graph finds the same results; they differ in how many partial results are sent. A step ships what
-it has to where the next stream is held (the paper's SP-D). It has the tuples of its members, or, where its way *fetches*, only what later
-steps read of them: what the output reads besides is asked for in the end, of complete results alone (late materialization; the paper's
-SM-D ships keys first and tuples where they match, step by step).
+Every order along the edges of the join graph finds the same results; they differ in what is sent. So does, in each step but the first, how
+partial results and the next stream meet (:mod:`~streamjoin.elastic.meetings`). Partial results have the tuples of their members, or, where
+a way *fetches*, only what later steps read of them: what the output reads besides is asked for in the end, of complete results alone (late
+materialization). What a step gives is as wide and as much however it was done, so its price depends on no other step's.
 
 Always holds: the same arguments give the same ways; and another way is taken only where it is expected to send less by ``GAIN``, so that
 measurements that waver change nothing.
@@ -12,16 +12,16 @@ measurements that waver change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
+from streamjoin.elastic.meetings import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Encounter, Meeting, Widths, cost_of
+from streamjoin.elastic.rounds import Exchange
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.predicate import MainKind
-from streamjoin.semijoin import graph as paper
-from streamjoin.semijoin.estimates import expected
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.order import Planning, sequence_along
-from streamjoin.semijoin.statistics import Attribute, Connection
+from streamjoin.language.window import WindowKind
+from streamjoin.semijoin.cost import Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,56 @@ class Way:
     """In which the other streams follow."""
     fetches: bool = False
     """Whether what only the output reads is fetched in the end."""
+    meetings: tuple[Meeting, ...] = ()
+    """Of each step but the first, whose tuples are where they are held already: how partial results meet the next stream. Empty: by
+    ``SHIP``, all of them; so it is written where that is so."""
+
+    def __post_init__(self) -> None:
+        if self.meetings and set(self.meetings) == {Meeting.SHIP}:
+            object.__setattr__(self, "meetings", ())
+
+    def meeting(self, step: int) -> Meeting:
+        """That of a step, counted from 0."""
+        return self.meetings[step - 1] if step and self.meetings else Meeting.SHIP
+
+    @property
+    def rounds(self) -> int:
+        """Of the exchange that its steps take, after that in which new tuples come."""
+        return sum(meeting.rounds for meeting in self.meetings) if self.meetings else len(self.order) - 1
 
 
 Ways = tuple[Way, ...]
 """By stream."""
 
+FETCHING_ROUNDS = 2
+
+
+def meetings_of(ways: Ways) -> tuple[tuple[str, ...], ...]:
+    """As a checkpoint has them beside orders: empty where all partial results are shipped."""
+    return tuple(tuple(meeting.value for meeting in way.meetings) for way in ways) if any(way.meetings for way in ways) else ()
+
+
+def fetching_from(ways: Ways) -> int | None:
+    """The round, counted from 0, in which tuples are asked for by reference; None: nothing is fetched. Once all who fetch have results."""
+    return max((way.rounds for way in ways if way.fetches), default=None)
+
+
+def rounds_of(ways: Ways) -> int:
+    """How many rounds of the exchange there are after the first. All sequences go on at the same time, and the longest decides."""
+    begun = fetching_from(ways)
+    return max(*(way.rounds for way in ways), 0 if begun is None else begun + FETCHING_ROUNDS)
+
 GAIN = 0.8
 """A way is replaced by one that is expected to send at most so much of what it does."""
-ROUNDS_BYTES = 2e6
-"""What could be sent in a second's two rounds more of the exchange, of a millisecond each, at a gigabyte a second: fetching has to save
-more than that."""
-REFERENCE_BYTES = 8.0
 MOST_SHOWN = 3
 """Of more ways than so many beside the chosen one, people are shown the best and the worst."""
 _ASSUMED_BAND, _ASSUMED_RANGE = 0.01, 0.3
 """Which part of all pairs match, while nothing is known of them."""
-_LEAST = 1e-9
-"""The formulas take no stream that never has a tuple, and no window without any."""
-_ANYWHERE = Connection(latency_seconds=0.0, bytes_per_second=1e9)
 
 
 @dataclass(frozen=True)
 class Flowing:
-    """What is known of the streams and edges of a graph."""
+    """What is known of the streams and edges of a graph, and of the exchange."""
 
     rates: Sequence[float]
     """Tuples per second, by stream."""
@@ -66,6 +93,33 @@ class Flowing:
     """What only the output reads."""
     selectivities: Sequence[float]
     """By edge, which part of all pairs match."""
+    admitted: Sequence[float] = ()
+    """By edge, which part its main predicate and the window admit: as many or more. Empty: as many."""
+    window: str = WindowKind.RANGE.value
+    """Its kind."""
+    exchange: Exchange = field(default_factory=Exchange)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: lists and numbers."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Flowing:
+        """Fields that are not known here are left out, and those that are missing have their defaults."""
+        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
+        return cls(**known | {"exchange": Exchange(**value.get("exchange", {}))})
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """What a step but the first is expected to send, by how its partial results meet the next stream."""
+
+    stream: int
+    costs: Mapping[Meeting, Cost]
+
+    @property
+    def bytes_per_second(self) -> dict[Meeting, float]:
+        return {meeting: cost.bytes_per_second for meeting, cost in self.costs.items()}
 
 
 @dataclass(frozen=True)
@@ -76,93 +130,155 @@ class Priced:
     tuples: tuple[float, ...]
     """Found per second in each of its steps; those of the last are results."""
     bytes_per_second: float
-    """Of partial results, and of what is fetched. New tuples themselves are sent whatever the way, to be held."""
+    """Of partial results, of what is asked and brought for them, and of what is fetched. New tuples themselves are sent whatever the way,
+    to be held."""
+
+    @property
+    def rounds(self) -> int:
+        """Of the exchange that it takes by itself."""
+        return self.way.rounds + FETCHING_ROUNDS * self.way.fetches
 
 
 def priced(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> Priced:
     """A way's price. O(streams²)."""
-    return _priced(graph, flowing, _planning(graph, flowing, fetches=way.fetches), head, way)
+    return _Pricing(graph, flowing).of(head, way)
+
+
+def steps_of(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> list[StepPrice]:
+    """Of each step of a way but the first, what every way to meet would send. O(streams²)."""
+    return _Pricing(graph, flowing).along(head, way.order, fetches=way.fetches)[0]
 
 
 def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
-    """Every way for a head, the least bytes first. At most 2 (streams - 1)! of them."""
-    plannings = [_planning(graph, flowing, fetches=fetches) for fetches in (False, True)]
-    found = [_priced(graph, flowing, plannings[way.fetches], head, way) for way in _ways(graph, head)]
-    return sorted(found, key=lambda each: each.bytes_per_second)
+    """The best ways for a head, the least bytes first: of each order, with and without fetching, by each number of rounds that its steps
+    can take, the cheapest meetings. Of all its 2 (streams - 1)! 4^(streams - 2) ways at most, none sends less in as many rounds.
+
+    O((streams - 1)! streams²).
+    """
+    return _Pricing(graph, flowing).best(head)
 
 
 def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
-    """The ways that are expected to send least; ``current`` ones stay where others are not better by ``GAIN``.
+    """The ways that are expected to take least; ``current`` ones stay where others are not better by ``GAIN``.
 
-    Fetching takes two rounds of the exchange more, whoever fetches; so it is done where that is worth ``ROUNDS_BYTES``. A tenth of a second
-    for six streams, and milliseconds for four.
+    Rounds are the same for all sequences, as they go on together. So for each number of rounds the ways of each head that send least
+    within it are found, and of these that number is taken at which the time of the rounds and of the bytes is the least in all. From
+    the current number of rounds another one is gone to only where what that saves is more than what it costs by ``GAIN``.
     """
-    found = [alternatives(graph, flowing, head) for head in range(len(graph.streams))]
-    plain = [_best([each for each in of_head if not each.way.fetches], way) for of_head, way in _beside(found, current)]
-    fetching = [_best(of_head, way) for of_head, way in _beside(found, current)]
-    saved = sum(each.bytes_per_second for each in plain) - sum(each.bytes_per_second for each in fetching)
-    is_worth_it = saved > ROUNDS_BYTES * (GAIN if any(way.fetches for way in current) else 1 / GAIN)
-    return tuple(each.way for each in (fetching if is_worth_it else plain))
+    pricing, streams = _Pricing(graph, flowing), range(len(graph.streams))
+    found, exchange = [pricing.best(head) for head in streams], flowing.exchange
+    now = [pricing.of(head, way) for head, way in enumerate(current)]
+
+    def within(rounds: int) -> tuple[list[Priced], float]:
+        """The ways by head, and what they send per second."""
+        ways = []
+        for head in streams:
+            best = next(each for each in found[head] if each.rounds <= rounds)
+            stays = bool(now) and now[head].rounds <= rounds and best.bytes_per_second > GAIN * now[head].bytes_per_second
+            ways.append(now[head] if stays else best)
+        return ways, sum(each.bytes_per_second for each in ways)
+
+    fewest = len(streams) - 2
+    base = rounds_of(current) if current else fewest
+    ways, sent = within(base)
+    best, least = ways, exchange.seconds(base, sent)
+    for rounds in sorted({each.rounds for of_head in found for each in of_head} - {base}):
+        others, of_others = within(rounds)
+        more, saved = exchange.seconds(rounds - base, 0.0), exchange.seconds(0.0, sent - of_others)
+        is_clear = saved > more / GAIN if rounds > base else saved > more * GAIN
+        seconds = exchange.seconds(rounds, of_others)
+        if is_clear and seconds < least:
+            best, least = others, seconds
+    return tuple(each.way for each in best)
 
 
-def _ways(graph: JoinGraph, head: int) -> list[Way]:
-    return [Way(order, fetches) for order in graph.orders(head) for fetches in (False, True)]
+class _Pricing:
+    """Prices of ways by one set of measurements; what orders have in common is priced once."""
 
+    def __init__(self, graph: JoinGraph, flowing: Flowing) -> None:
+        self._graph, self._flowing = graph, flowing
+        self._widths = Widths(flowing.window, len(graph.streams))
+        self._edges = {edge: number for number, edge in enumerate(graph.edges)}
+        self._known: dict[tuple[float, frozenset[int], int, bool], StepPrice] = {}
 
-def _beside(found: Sequence[list[Priced]], current: Ways) -> Iterator[tuple[list[Priced], Way | None]]:
-    yield from zip(found, current or [None] * len(found), strict=True)
+    def of(self, head: int, way: Way) -> Priced:
+        steps, tuples, fetching = self.along(head, way.order, fetches=way.fetches)
+        sent = sum(step.costs[way.meeting(1 + at)].bytes_per_second for at, step in enumerate(steps))
+        return Priced(way, tuples, sent + fetching)
 
+    def best(self, head: int) -> list[Priced]:
+        """As :func:`alternatives`."""
+        found = []
+        for order in self._graph.orders(head):
+            for fetches in (False, True):
+                steps, tuples, fetching = self.along(head, order, fetches=fetches)
+                for meetings, sent in _cheapest(steps):
+                    found.append(Priced(Way(order, fetches, meetings), tuples, sent + fetching))
+        return sorted(found, key=lambda each: (each.bytes_per_second, each.rounds))
 
-def _best(found: Sequence[Priced], current: Way | None) -> Priced:
-    """The first, which sends least, but for the current way where that is hardly worse."""
-    best = found[0]
-    now = next((each for each in found if each.way == current), best)
-    return now if best.bytes_per_second > GAIN * now.bytes_per_second else best
+    def along(self, head: int, order: Sequence[int], *, fetches: bool) -> tuple[list[StepPrice], tuple[float, ...], float]:
+        """Of an order: its steps but the first, what each step finds, and what is fetched, the last two per second."""
+        flowing, joined, rate = self._flowing, frozenset((head,)), self._flowing.rates[head]
+        steps, tuples = [], []
+        for at, stream in enumerate(order):
+            edge = self._graph.edge_to(stream, joined)
+            assert edge is not None, "an order of the graph"
+            number = self._edges[edge]
+            if at:
+                steps.append(self._step(rate, joined, stream, number, fetches=fetches))
+            rate *= flowing.held[stream] * _share(flowing.selectivities[number])
+            joined |= {stream}
+            tuples.append(rate)
+        asked = [stream for stream in (head, *order[:-1]) if flowing.output_bytes[stream]] if fetches else []
+        wide = sum(REFERENCE_BYTES + flowing.condition_bytes[stream] + flowing.output_bytes[stream] for stream in asked)
+        return steps, tuple(tuples), rate * wide
 
+    def _step(self, rate: float, joined: frozenset[int], stream: int, edge: int, *, fetches: bool) -> StepPrice:
+        key = rate, joined, stream, fetches
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._new_step(rate, joined, stream, edge, fetches=fetches)
+        return known
 
-def _priced(graph: JoinGraph, flowing: Flowing, planning: Planning, head: int, way: Way) -> Priced:
-    found = sequence_along(planning, graph.streams[head], [graph.streams[stream] for stream in way.order])
-    tuples = tuple(step.results.rate for step in found.steps)
-    price = sum(step.price for step in found.steps[1:])
-    if way.fetches:
-        asked = [stream for stream in (head, *way.order[:-1]) if flowing.output_bytes[stream]]
-        price += tuples[-1] * sum(REFERENCE_BYTES + flowing.condition_bytes[stream] + flowing.output_bytes[stream] for stream in asked)
-    return Priced(way, tuples, price)
-
-
-def _planning(graph: JoinGraph, flowing: Flowing, *, fetches: bool) -> Planning:
-    """The graph as the paper has it: an edge is an attribute that its two streams alone have."""
-    attributes: list[dict[str, Attribute]] = [{} for _ in graph.streams]
-    edges = []
-    for number, edge in enumerate(graph.edges):
-        left, right = graph.ends(edge)
-        for stream in (left, right):
-            attributes[stream][f"edge {number}"] = Attribute(distinct=1.0, bytes=0.0)
-        selectivity = min(1.0, max(_LEAST**2, flowing.selectivities[number]))
-        edges.append(paper.Edge(graph.streams[left], graph.streams[right], f"edge {number}", selectivity))
-    streams = tuple(
-        paper.StreamStatistics(
-            name,
-            rate=max(_LEAST, flowing.rates[number]),
-            window_tuples=max(1.0, flowing.held[number]),
-            tuple_bytes=max(1.0, _carried(flowing, number, fetches=fetches)),
-            attributes=attributes[number],
+    def _new_step(self, rate: float, joined: frozenset[int], stream: int, edge: int, *, fetches: bool) -> StepPrice:
+        flowing, widths, exchange = self._flowing, self._widths, self._flowing.exchange
+        # The last stream's tuples have no references: with them results are complete but for the others'.
+        is_last = len(joined) == len(flowing.rates) - 1
+        carried = sum(self._carried(member, fetches=fetches) for member in joined)
+        encounter = Encounter(
+            rate=rate,
+            held=flowing.held[stream],
+            selectivity=_share((flowing.admitted or flowing.selectivities)[edge]),
+            partial_bytes=KEY_BYTES + UNIT_BYTES + widths.partial(len(joined)) + carried,
+            question_bytes=KEY_BYTES + widths.question,
+            held_bytes=widths.held + self._carried(stream, fetches=fetches and not is_last),
+            epochs=1 / exchange.epoch_seconds,
+            tasks=exchange.tasks,
         )
-        for number, name in enumerate(graph.streams)
-    )
-    return Planning(
-        paper.JoinGraph(streams, tuple(edges)),
-        connection=lambda one, other: _ANYWHERE,
-        interval_seconds=1.0,
-        estimate=expected,
-        price=lambda cost, connection, work: cost.bytes_per_second,
-        algorithms=(Algorithm.SP_D,),
-    )
+        return StepPrice(stream, {meeting: cost_of(meeting, encounter) for meeting in Meeting})
+
+    def _carried(self, stream: int, *, fetches: bool) -> float:
+        by_output = self._flowing.output_bytes[stream]
+        return self._flowing.condition_bytes[stream] + (min(by_output, REFERENCE_BYTES) if fetches else by_output)
 
 
-def _carried(flowing: Flowing, stream: int, *, fetches: bool) -> float:
-    by_output = flowing.output_bytes[stream]
-    return flowing.condition_bytes[stream] + (min(by_output, REFERENCE_BYTES) if fetches else by_output)
+def _share(selectivity: float) -> float:
+    return min(1.0, max(0.0, selectivity))
+
+
+def _cheapest(steps: Sequence[StepPrice]) -> list[tuple[tuple[Meeting, ...], float]]:
+    """By each number of rounds that these steps can take together, the meetings that send least, and what. O(steps²)."""
+    found: dict[int, tuple[tuple[Meeting, ...], float]] = {0: ((), 0.0)}
+    for step in steps:
+        longer: dict[int, tuple[tuple[Meeting, ...], float]] = {}
+        sent_by = step.bytes_per_second
+        for rounds, (meetings, sent) in found.items():
+            for meeting, more in sent_by.items():
+                at = rounds + meeting.rounds
+                if at not in longer or sent + more < longer[at][1]:
+                    longer[at] = (*meetings, meeting), sent + more
+        found = longer
+    return list(found.values())
 
 
 def assumed(graph: JoinGraph, held: Sequence[float]) -> tuple[float, ...]:
@@ -180,25 +296,66 @@ def _assumed(edge: Edge, held: float) -> float:
 
 
 def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
-    """The way of each stream's new tuples and what it sends, beside other ones: a table for people.
+    """The way of each stream's new tuples and what it sends, beside other ones: tables for people.
 
     ``ways``: those that are taken; without them, those that would be chosen.
     """
-    rows = [("new tuples of", "meet, in this order", "and", "found per second, by step", "sent between steps")]
-    for head, way in enumerate(ways or choose(graph, flowing)):
+    ways = ways or choose(graph, flowing)
+    rows = [("new tuples of", "meet, in this order", "and", "rounds", "found per second, by step", "sent between steps")]
+    for head, way in enumerate(ways):
         rows.append((graph.streams[head], *_cells(graph, priced(graph, flowing, head, way))))
-        others = [each for each in alternatives(graph, flowing, head) if each.way != way]
+        best: dict[tuple[tuple[int, ...], bool], Priced] = {}
+        for each in alternatives(graph, flowing, head):
+            best.setdefault((each.way.order, each.way.fetches), each)
+        others = [each for each in best.values() if each.way != way]
         for other in others if len(others) <= MOST_SHOWN else (others[0], others[-1]):
             rows.append(("  or", *_cells(graph, other)))
+    steps = [("in the step of", "partial results that meet", *(f"{meeting}" for meeting in Meeting), "and so")]
+    for head, way in enumerate(ways):
+        members = [head, way.order[0]]
+        for at, step in enumerate(steps_of(graph, flowing, head, way)):
+            prices = step.bytes_per_second
+            names = ", ".join(graph.streams[member] for member in members)
+            cells = [bytes_text(prices[meeting]) for meeting in Meeting]
+            steps.append((names, graph.streams[step.stream], *cells, way.meeting(1 + at).value))
+            members.append(step.stream)
+    exchange = flowing.exchange
+    rounds = (
+        f"{rounds_of(ways)} rounds of {exchange.round_seconds * 1e3:.3g} ms, and "
+        f"{bytes_text(exchange.bytes_per_second)} of each of {exchange.tasks} tasks: "
+        f"{exchange.seconds(rounds_of(ways), _sent(graph, flowing, ways)) * 1e3:.3g} ms of an epoch of {exchange.epoch_seconds:.3g} s"
+    )
+    return [*_aligned(rows), "", *_aligned(steps), "", rounds]
+
+
+def _sent(graph: JoinGraph, flowing: Flowing, ways: Ways) -> float:
+    return sum(priced(graph, flowing, head, way).bytes_per_second for head, way in enumerate(ways))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str, str]:
+def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str, str, str]:
     found = ", ".join(f"{tuples:,.0f}" if tuples >= 1 else f"{tuples:.2g}" for tuples in each.tuples)
-    size, unit = each.bytes_per_second, "B/s"
+    return order_text(graph, each.way), how_text(each.way), str(each.rounds), found, bytes_text(each.bytes_per_second)
+
+
+def order_text(graph: JoinGraph, way: Way) -> str:
+    return ", ".join(graph.streams[stream] for stream in way.order)
+
+
+def how_text(way: Way) -> str:
+    """How its steps but the first meet the next stream, and whether it fetches."""
+    meetings = [way.meeting(step).value for step in range(1, len(way.order))]
+    each = meetings[:1] if len(set(meetings)) == 1 else meetings
+    return ", ".join(each) + (", fetch the rest" if way.fetches else "")
+
+
+def bytes_text(per_second: float) -> str:
+    size, unit = per_second, "B/s"
     for larger in ("kB/s", "MB/s", "GB/s"):
         if size >= 1000:
             size, unit = size / 1000, larger
-    order = ", ".join(graph.streams[stream] for stream in each.way.order)
-    return order, "fetch the rest" if each.way.fetches else "carry all", found, f"{size:,.3g} {unit}"
+    return f"{size:,.3g} {unit}"

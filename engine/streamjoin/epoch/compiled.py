@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamjoin.epoch.nearness import before
 from streamjoin.epoch.spec import Config, Join, Shared, Stream
-from streamjoin.epoch.steps import ManyJoin, Sequences, before
+from streamjoin.epoch.steps import ManyJoin, Sequences
 from streamjoin.io.several import tags
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed

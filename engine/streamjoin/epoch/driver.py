@@ -385,7 +385,7 @@ class Driver:
         self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
         checkpoint = replace(checkpoint, floors=None if floors is None else floors.to_json())
-        self._flows = Flows(self.job, checkpoint.ways)
+        self._flows = Flows(self.job, checkpoint.ways, checkpoint.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         parts = self._commits.sources, self._commits.sink, self._dead_letters

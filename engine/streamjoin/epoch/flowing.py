@@ -1,14 +1,18 @@
-"""Measurements of the last epochs, by stream and by edge of a join graph, from which the engine chooses in which order streams meet.
+"""Measurements of the last epochs, by stream and by edge of a join graph, and of the exchange, from which the engine chooses in which order
+streams meet, and how.
 
-They are lost with the driver. The next driver goes on by the ways of the last commit, and chooses anew once it has measured.
+Those of streams and edges are lost with the driver. The next driver goes on by the ways of the last commit, and chooses anew once it has
+measured; what it takes of the exchange at first is what the last commit says of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
+from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange, Pace, Round
 from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.planning import tuple_bytes
@@ -21,6 +25,8 @@ CHOOSE_SECONDS = 10.0
 """Ways are looked at again after so long."""
 KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
+JOINS = "joins"
+"""By which name a checkpoint has what is known of several joins, one after the other."""
 LEAST_PAIRS = 10_000.0
 """With fewer pairs of tuples, the number that matched says nothing."""
 
@@ -28,27 +34,33 @@ LEAST_PAIRS = 10_000.0
 class Flow:
     """See the module. The loop's own."""
 
-    def __init__(self, job: Job, placed: PlacedGraph, ways: Ways) -> None:
-        """``placed``: the join. ``ways``: those of the last commit; empty before the first."""
+    def __init__(self, job: Job, placed: PlacedGraph, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
+        """``placed``: the join. ``ways``: those of the last commit; empty before the first. ``flowing``: as the last commit has it."""
         self._job, self._placed, self._graph, self._ways = job, placed, placed.graph, ways
         # By edge: pairs that could have matched, and those that did.
         self._pairs = [0.0] * len(placed.graph.edges)
         self._found = [0.0] * len(placed.graph.edges)
+        self._met = [0.0] * len(placed.graph.edges)
+        first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
+        self._pace = Pace(Flowing.from_json(flowing).exchange if flowing else first)
         self._chosen_at: float | None = None
 
     def add(self, ways: Ways, first_step: int, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways, whose steps are numbered from ``first_step``. O(reports x steps + blocks)."""
         of_streams, steps, held = counts_of(reports, len(self._job.streams))["accepted"], len(ways) - 1, self._stored(after)
         accepted = [of_streams[stream] for stream in self._placed.streams]
-        found = [0] * (len(ways) * steps)
+        found, met = [0] * (len(ways) * steps), [0] * (len(ways) * steps)
         for report in reports:
             for number, work in report.steps.items():
                 if 0 <= number - first_step < len(found):
                     found[number - first_step] += work.found
+                    met[number - first_step] += work.met
+        self._pace.add(rounds_in(reports), after.committed_at or 0.0)
         if not any(accepted):
             return
         self._pairs = [KEPT * count for count in self._pairs]
         self._found = [KEPT * count for count in self._found]
+        self._met = [KEPT * count for count in self._met]
         for head, way in enumerate(ways):
             probing, joined = float(accepted[head]), frozenset((head,))
             for at, stream in enumerate(way.order):
@@ -57,17 +69,21 @@ class Flow:
                 number, came = self._graph.edges.index(edge), found[head * steps + at]
                 self._pairs[number] += probing * held[stream]
                 self._found[number] += came
+                self._met[number] += met[head * steps + at]
                 probing, joined = float(came), joined | {stream}
 
     def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> Flowing:
         """All of it; selectivities are assumed where none was measured. ``rates``: by stream of the job. O(blocks + tasks)."""
         held = self._stored(checkpoint)
-        measured = [
-            found / pairs if pairs >= LEAST_PAIRS else unknown
-            for unknown, pairs, found in zip(assumed(self._graph, held), self._pairs, self._found, strict=True)
-        ]
+        unknown = assumed(self._graph, held)
+        measured, admitted = (
+            [count / pairs if pairs >= LEAST_PAIRS else guess for guess, pairs, count in zip(unknown, self._pairs, counts, strict=True)]
+            for counts in (self._found, self._met)
+        )
         by_condition, by_output = zip(*self._job.carried_bytes(self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
-        return Flowing(tuple(rates[stream] for stream in self._placed.streams), tuple(held), by_condition, by_output, tuple(measured))
+        of_streams = tuple(rates[stream] for stream in self._placed.streams)
+        window, exchange = self._job.joins[self._placed.join].window.kind.value, self._pace.exchange(len(checkpoint.held))
+        return Flowing(of_streams, tuple(held), by_condition, by_output, tuple(measured), tuple(admitted), window, exchange)
 
     def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
         """The ways for the next epoch: the last epoch's, or better ones if it is time to look again."""
@@ -87,46 +103,54 @@ class Flow:
         return [float(stored[first[stream]]) for stream in range(len(self._graph.streams))]
 
 
+def rounds_in(reports: Sequence[TaskReport]) -> Iterator[Round]:
+    """Those of an epoch that were measured. O(reports x rounds)."""
+    for of_tasks in zip(*(report.rounds for report in reports), strict=False):
+        seconds = [each.seconds for each in of_tasks if each.seconds is not None]
+        if seconds and len(of_tasks) > 1:
+            yield Round(min(seconds), sum(each.sent_bytes for each in of_tasks) / len(of_tasks))
+
+
 class Flows:
     """Those of all joins over three and more streams, one after the other. The loop's own."""
 
-    def __init__(self, job: Job, ways: Ways) -> None:
-        """``ways``: those of the last commit; empty before the first."""
+    def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
+        """``ways`` and ``flowing``: of the last commit; empty before the first."""
         self._of_joins: list[tuple[Flow, slice, int]] = []
-        head, step = 0, len(job.joins)
-        for placed in job.graphs:
-            heads = len(placed.streams)
-            self._of_joins.append((Flow(job, placed, ways[head : head + heads]), slice(head, head + heads), step))
-            head, step = head + heads, step + heads * (heads - 1)
+        step = len(job.joins)
+        for placed, own, known in zip(job.graphs, _heads(job.graphs), _of_each(job.graphs, flowing or {}), strict=True):
+            self._of_joins.append((Flow(job, placed, ways[own], known), own, step))
+            step += len(placed.streams) * (len(placed.streams) - 1)
 
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
         for flow, own, step in self._of_joins:
             flow.add(ways[own], step, reports, after)
 
-    def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> dict[str, list[float]]:
+    def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> dict[str, Any]:
         """What is known, as a checkpoint has it (``Checkpoint.flowing``)."""
-        return _in_a_row([flow.known(checkpoint, rates) for flow, _, _ in self._of_joins])
+        found = [flow.known(checkpoint, rates).to_json() for flow, _, _ in self._of_joins]
+        return {JOINS: found} if len(found) > 1 else found[0] if found else {}
 
     def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
         """The ways for the next epoch."""
         return tuple(way for flow, _, _ in self._of_joins for way in flow.ways(checkpoint, rates, now))
 
 
-def _in_a_row(known: Sequence[Flowing]) -> dict[str, list[float]]:
-    """What is known of several joins, one after the other."""
-    parts = list(map(asdict, known))
-    return {name: [value for part in parts for value in part[name]] for name in (parts[0] if parts else ())}
+def flowing_of(graphs: Sequence[PlacedGraph], checkpoint: Checkpoint) -> list[tuple[PlacedGraph, Flowing, slice]]:
+    """What a checkpoint says of each join over three and more streams: what is known of it, and which of the ways are its. Nothing before
+    the first epoch whose ways were measured."""
+    known = _of_each(graphs, checkpoint.flowing)
+    parts = zip(graphs, known, _heads(graphs), strict=True)
+    return [(placed, Flowing.from_json(flowing), own) for placed, flowing, own in parts if flowing]
 
 
-def flowing_of(job: Job, checkpoint: Checkpoint) -> list[tuple[PlacedGraph, Flowing, Ways]]:
-    """What a checkpoint says of each join over three and more streams: what is known of it, and its ways. Nothing before the first epoch
-    whose ways were measured."""
-    found = []
-    head = edge = 0
-    for placed in job.graphs if checkpoint.flowing else ():
-        streams, edges = slice(head, head + len(placed.streams)), slice(edge, edge + len(placed.graph.edges))
-        values = {name: of_all[edges if name == "selectivities" else streams] for name, of_all in checkpoint.flowing.items()}
-        found.append((placed, Flowing(**values), checkpoint.ways[streams]))
-        head, edge = streams.stop, edges.stop
-    return found
+def _of_each(graphs: Sequence[PlacedGraph], flowing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = flowing.get(JOINS, [flowing])
+    return found if len(found) == len(graphs) else [{}] * len(graphs)
+
+
+def _heads(graphs: Sequence[PlacedGraph]) -> Iterator[slice]:
+    """Of each of these joins, the numbers of its streams as heads among all."""
+    ends = accumulate(len(placed.streams) for placed in graphs)
+    return (slice(end - len(placed.streams), end) for placed, end in zip(graphs, ends, strict=True))

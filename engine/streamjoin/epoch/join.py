@@ -20,6 +20,7 @@ Memory: the new tuples, the held runs (mapped once they are written, so that the
 from __future__ import annotations
 
 import pickle
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -31,12 +32,13 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.elastic.completeness import GROUPS
-from streamjoin.epoch.cascade import Cascade, rounds_of
+from streamjoin.elastic.sequences import rounds_of
+from streamjoin.epoch.cascade import Cascade
 from streamjoin.epoch.compiled import CompiledJoin, compiled, plan_of
 from streamjoin.epoch.joined import Joined, Steps
 from streamjoin.epoch.matches import Matches, Rows
 from streamjoin.epoch.opening import fetch_upcoming, open_runs, unexpired
-from streamjoin.epoch.reports import AreaWork, TaskReport
+from streamjoin.epoch.reports import AreaWork, RoundWork, TaskReport
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name
 from streamjoin.epoch.tiering import go_on_rewriting, in_tiers
 from streamjoin.epoch.writes import Writes
@@ -69,7 +71,7 @@ def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
     """The number of rounds in which tasks send each other pieces, after the pieces of the splits. Of joins of three and more streams they
-    send partial results and the tuples that these refer to (``cascade.rounds_of``). Of two, there is one round if a tuple whose matches
+    send partial results, and what these ask for (``elastic.sequences.rounds_of``). Of two, there is one round if a tuple whose matches
     count can be in several areas, and none otherwise. All joins take theirs together. O(areas)."""
     worker = compiled(spec.config)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
@@ -243,8 +245,11 @@ class Part(TaskPart):
                 for runs in (self._runs, self._fresh):
                     yield from matches.notices(runs)
 
-    def receive(self, pieces: Iterable[Piece]) -> None:
-        """Take what has come for this task in a round. Raises what comes with the pieces."""
+    def receive(self, pieces: Iterable[Piece], began: float | None = None) -> None:
+        """Take what has come for this task in a round. Raises what comes with the pieces.
+
+        ``began``: when the round's pieces began to be sent here (``time.perf_counter``); None: how long it takes is not to be measured.
+        """
         if self._report.predecessor_missing:
             for _ in pieces:
                 pass
@@ -254,6 +259,8 @@ class Part(TaskPart):
             own = (came for cascade, came in zip(self._cascades, of_cascades, strict=True) if piece.number in cascade.numbers)
             next(own, self._notices).append(piece)
         if self._cascades:
+            seconds = None if began is None else time.perf_counter() - began
+            self._report.rounds.append(RoundWork(sum(cascade.sent_bytes for cascade in self._cascades), seconds))
             self._clock.lap("wait")
             for cascade, came in zip(self._cascades, of_cascades, strict=True):
                 cascade.receive(came)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.elastic.sequences import meetings_of
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
@@ -95,6 +96,7 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
+        meetings=meetings_of(spec.ways),
         floors=Floors.from_json(last.floors).emptied(spec.ended).to_json() if spec.ended and last.floors is not None else last.floors,
         expired=spec.expired_before,
         blocks=blocks,

@@ -107,6 +107,15 @@ class RouteReport:
     """The identifiers of punctuations, in order; punctuations count among ``filtered``."""
 
 
+class RoundWork(NamedTuple):
+    """A task's part of a round of the exchange."""
+
+    sent_bytes: int
+    """To other tasks."""
+    seconds: float | None
+    """From when it began to send until it had heard from all; None: it was not measured."""
+
+
 class ChunkHeld(NamedTuple):
     """A chunk of tuples that a worker of a chain holds."""
 
@@ -158,6 +167,8 @@ class TaskReport:
     """The content of those of them that are not files, by name."""
     steps: dict[int, StepWork] = field(default_factory=dict)
     """With three and more streams: the work by the number of the step (``epoch.steps``)."""
+    rounds: list[RoundWork] = field(default_factory=list)
+    """With three and more streams: the rounds of the exchange after the first."""
     marks: list[Block] = field(default_factory=list)
     """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
     chunks: list[ChunkHeld] = field(default_factory=list)

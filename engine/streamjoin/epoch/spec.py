@@ -206,8 +206,12 @@ class Piece:
     """Of a split's report, the stream."""
     data: pa.Buffer
     number: int = 0
-    """Of a notice: by which join tuples have matched; of partial results: which step is next, where those of the first join have numbers
-    above the joins'; of what is asked for and answers to that: the first step of the join."""
+    """Of a notice: by which join tuples have matched; of partial results, and of what is asked for them: which step they are for, where
+    those of the first join have numbers above the joins'."""
+    sender: int = 0
+    """Of a question or an answer: the task that it is from."""
+    part: int = 0
+    """Of a question or an answer: which of the sender's questions for the step it is, or is for."""
 
 
 def share(identity: str, value: Config | Scheme) -> Shared:

@@ -5,8 +5,9 @@ which are sent on to meet the tuples of a third stream, and so on. A result belo
 epoch, to that of the last stream among them. So heads of stream i meet all tuples of streams before i, held ones and those of this epoch;
 of streams after i they meet only what was held before. Each result is found once, by the heads of one stream.
 
-A step is done where the tuples that it probes are held. The scheme says where, as for two streams: partial results are routed like tuples
-of the member by which they find their partners, and are not held. A partial result carries the time of the newest member (``_time``), up to
+The scheme says where the tuples are held that a step probes, as for two streams: partial results are routed like tuples of the member by
+which they find their partners, and are not held. They go there, or only what finds their partners does, or all that is held there comes to
+them (:class:`streamjoin.elastic.meetings.Meeting`). A partial result carries the time of the newest member (``_time``), up to
 which time a newer one may be (``_aux``), and of its members what is still to be read. In windows of rows it carries, in place of times, the
 position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A sequence that
 *fetches* leaves out what only the output reads; for that a *reference* to each such member is carried, by which the tuples of complete
@@ -18,22 +19,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Ways
+from streamjoin.epoch.nearness import Nearness, nearness
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
-from streamjoin.kernel.near import pairs_in_time, times_of_pairs
-from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run, sort_order, take
+from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.layout import PlacedGraph
-from streamjoin.language.predicate import INT64_MIN
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
@@ -48,8 +48,11 @@ class StepWork:
 
     found: int = 0
     """Results, partial ones or last ones."""
+    met: int = 0
+    """Pairs that the main predicate and the window admit."""
     sent: int = 0
-    """Those that were sent to other tasks for the next step, each replica counted."""
+    """What was sent to other tasks for the next step, each replica counted: partial results; questions, and tuples that they are answered
+    with; and what is brought."""
     sent_bytes: int = 0
 
 
@@ -83,14 +86,22 @@ class Step:
     """One step of a sequence. It holds no tuples, and serves one thread at a time."""
 
     def __init__(
-        self, join: ManyJoin, number: int, members: tuple[int, ...], stream: int, following: tuple[int, ...], *, fetches: bool
+        self,
+        join: ManyJoin,
+        number: int,
+        members: tuple[int, ...],
+        stream: int,
+        following: tuple[int, ...],
+        *,
+        fetches: bool,
+        meeting: Meeting = Meeting.SHIP,
     ) -> None:
         """``members``: the streams joined before, the head first, ``stream`` the one that comes now, ``following`` those after it, in
         order. ``fetches``: so does the sequence."""
         graph = join.graph
         edge = graph.edge_to(stream, frozenset(members))
         assert edge is not None, "an order of the graph"
-        self.number, self.is_last = number, not following
+        self.number, self.is_last, self.meeting = number, not following, meeting
         self.side = graph.ends(edge).index(stream)
         """The side of the scheme on which the tuples that are probed are held."""
         self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
@@ -99,6 +110,7 @@ class Step:
         """Whether what came of the stream in this epoch counts."""
         names = join.by_name
         own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
+        self.members, self.stream = own, came[0]
         self.fetched = tuple(graph.streams[member] for member in members if join.at_end(member)) if fetches else ()
         """The streams to which results of this step have references."""
         self.gives_results = self.is_last and not self.fetched
@@ -108,14 +120,25 @@ class Step:
             refers = (*self.fetched, graph.streams[stream])
         self.refers = bool(refers)
         """Whether what it finds has references."""
+        self.main, self.window = edge.main, _kernel_window(join.window, members, stream, self.side)
+        """By what candidates are found."""
+        self.near = nearness(join.window, graph.streams)
+        residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
+        where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
+        self.key_type, self.held_key_type = (key_type(graph.places[place].key) for place in (self.probing, self.place))
+        read = {name for each in (residual, where, *(each for _, each in output)) if each is not None for name in each.columns}
+        self.columns = [field for field in arrow_schema(names[self.stream]) if (self.stream, field.name) in read]
+        """Of the stream's tuples: those that the step reads, or gives."""
+        self.reference = reference_to(self.stream) if self.stream in refers else None
+        """The column of references to the stream's tuples that it gives; None: it gives none."""
         self.joiner = _StepJoiner(
             edge,
-            window=_kernel_window(join.window, members, stream, self.side),
-            residual=_all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))]),
-            where=join.where if self.gives_results else None,
-            output=join.output if self.gives_results else carried,
+            window=self.window,
+            residual=residual,
+            where=where,
+            output=output,
             streams=(came, own) if self.side == LEFT else (own, came),
-            near=_nearness(join.window, graph.streams),
+            near=self.near,
             refers=refers,
             gives_results=self.gives_results,
         )
@@ -142,6 +165,10 @@ class Step:
         self.joiner.first_references = first[::-1] if self.side == LEFT else first
         yield from self.joiner.join(*((held, probing) if self.side == LEFT else (probing, held)))
 
+    def join_pairs(self, probing: Rows, held: Rows) -> Iterator[pa.RecordBatch]:
+        """What these pairs of rows give, as ``join`` gives it; the held tuples have references of their own where they need any."""
+        yield from self.joiner.of_pairs(*((held, probing) if self.side == LEFT else (probing, held)))
+
     def ready(self, found: Sequence[pa.RecordBatch], salt: int | None) -> pa.RecordBatch:
         """Partial results as they are routed to the next step: with a key, sorted by it, and a unit coordinate. Those without a key can
         match nothing and are left out. O(n log n). ``salt``: another one for each call of an epoch, for even units; None: nobody asks for
@@ -167,6 +194,10 @@ class Step:
         yield from routers[self.next_probing].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy())
 
 
+Rows = tuple[pa.RecordBatch, NDArray[np.int32]]
+"""Rows of a batch."""
+
+
 class _StepJoiner(Joiner):
     """A joiner whose results may be partial: then they have times, which candidates are checked by, and references."""
 
@@ -183,20 +214,33 @@ class _StepJoiner(Joiner):
         refers: tuple[str, ...],
         gives_results: bool,
     ) -> None:
-        super().__init__(edge.main, window, residual, where, output or [_NOTHING], streams)
+        super().__init__(edge.main, window, residual, where, output or [NOTHING], streams)
         self._near, self._refers, self._gives_results = near, refers, gives_results
         self._checks = near is not None and near.is_checked(streams)
+        self.met = 0
+        """Pairs so far that the main predicate and the window admit."""
         self.first_references = 0, 0
         """By side, of the first row of the batch."""
         times = [] if near is None else [pa.field(name, pa.int64()) for name in near.columns(sorted({*streams[0], *streams[1]}))]
         references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
         self.batch_schema = self.output_schema if gives_results else pa.schema([*times, *references, *self.output_schema])
 
+    def of_pairs(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
+        """What these pairs of rows give, in batches. O(pairs)."""
+        for start in range(0, len(left[1]), self._chunk_pairs):
+            sides = [(batch, rows[start : start + self._chunk_pairs]) for batch, rows in (left, right)]
+            pairs = self.admitted(Pairs(dict(zip(self._streams, sides, strict=True)), len(sides[0][1])))
+            if self._where is not None and pairs.count:
+                pairs = pairs.where(self._where)
+            if pairs.count:
+                yield self.batch(pairs)
+
     def admitted(self, pairs: Pairs) -> Pairs:
         if self._checks and self._near is not None and pairs.count:
             inside = self._near.holds(pairs)
             if len(inside) < pairs.count:
                 pairs = pairs.chosen(inside)
+        self.met += pairs.count
         return super().admitted(pairs)
 
     def batch(self, pairs: Pairs) -> pa.RecordBatch:
@@ -211,113 +255,14 @@ class _StepJoiner(Joiner):
         """To the members of this stream."""
         for first, (streams, (batch, rows)) in zip(self.first_references, pairs.sides.items(), strict=True):
             if stream in streams:
-                if len(streams) == 1:
+                if len(streams) == 1 and reference_to(stream) not in batch.schema.names:
                     return rows.astype(np.int64) + first
                 found: NDArray[np.int64] = batch.column(reference_to(stream)).to_numpy()[rows]
                 return found
         raise AssertionError(f"{stream} is no member")
 
 
-class Nearness(Protocol):
-    """Whether members of a result are close enough, and what of a partial one says so of members that are yet to come."""
-
-    def is_checked(self, streams: tuple[Members, Members]) -> bool:
-        """Whether the kernel's window does not say it all where these meet."""
-
-    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
-        """The places of pairs of which that is so, ascending."""
-
-    def columns(self, members: Sequence[str]) -> list[str]:
-        """The columns that partial results of these streams carry."""
-
-    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
-        """The same of these pairs, in the order of ``columns``."""
-
-
-@dataclass(frozen=True)
-class InTime(Nearness):
-    """Nearness in windows of time."""
-
-    spans: Mapping[str, int]
-
-    def is_checked(self, streams: tuple[Members, Members]) -> bool:
-        return any(len(each) > 1 for each in streams)
-
-    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
-        places = np.empty(pairs.count, np.int32)
-        found: NDArray[np.int32] = places[: pairs_in_time(*self._sides(pairs, places))]
-        return found
-
-    def columns(self, members: Sequence[str]) -> list[str]:
-        return [TIME, AUX]
-
-    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
-        """The time of the newest member, and up to which time one may be."""
-        newest, latest = np.empty(pairs.count, np.int64), np.empty(pairs.count, np.int64)
-        times_of_pairs(*self._sides(pairs, newest, latest))
-        return [newest, latest]
-
-    def _sides(self, pairs: Pairs, *more: Any) -> Iterator[Any]:
-        """Of each: times, what ends are reckoned from, by how much they are later, and rows. Then these."""
-        for streams, (batch, rows) in pairs.sides.items():
-            times = batch.column(TIME).to_numpy()
-            yield from (times, times, self.spans[streams[0]], rows) if len(streams) == 1 else (times, batch.column(AUX).to_numpy(), 0, rows)
-        yield from more
-
-
-@dataclass(frozen=True)
-class InRows(Nearness):
-    """Nearness in windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
-
-    spans: Mapping[str, int]
-
-    def is_checked(self, streams: tuple[Members, Members]) -> bool:
-        return True
-
-    def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
-        first, second = pairs.sides.items()
-        found = np.ones(pairs.count, bool)
-        for (streams, (batch, rows)), (others, (other, of_other)) in ((first, second), (second, first)):
-            for name in streams:
-                found &= self._at(streams, batch, name)[rows] >= self._from(others, other, name)[of_other]
-        return np.flatnonzero(found)
-
-    def columns(self, members: Sequence[str]) -> list[str]:
-        return [*(f"_at.{name}" for name in members), *(f"_from.{name}" for name in self.spans)]
-
-    def carried(self, pairs: Pairs) -> list[NDArray[np.int64]]:
-        sides = list(pairs.sides.items())
-        at = {name: self._at(streams, batch, name)[rows] for streams, (batch, rows) in sides for name in streams}
-        begins = [np.maximum(*(self._from(streams, batch, name)[rows] for streams, (batch, rows) in sides)) for name in self.spans]
-        return [*(at[name] for name in sorted(at)), *begins]
-
-    def _at(self, streams: Members, batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = batch.column(TIME if len(streams) == 1 else f"_at.{name}").to_numpy()
-        return found
-
-    def _from(self, streams: Members, batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-        if len(streams) > 1:
-            begins: NDArray[np.int64] = batch.column(f"_from.{name}").to_numpy()
-        elif name == streams[0]:
-            begins = np.full(batch.num_rows, INT64_MIN)
-        else:
-            begins = batch.column(before(name)).to_numpy() - self.spans[name]
-        return begins
-
-
-def before(stream: str) -> str:
-    """The column of how many records of another stream arrived before a held tuple, in windows of rows."""
-    return f"_before.{stream}"
-
-
-def _nearness(window: Window, streams: Sequence[str]) -> Nearness | None:
-    spans = dict(zip(streams, window.each, strict=True)) if window.each else {}
-    if window.kind is WindowKind.UNBOUNDED:
-        return None
-    return InRows(spans) if window.kind is WindowKind.ROWS else InTime(spans)
-
-
-_NOTHING = ("nothing", parse_expression("1", {}))
+NOTHING = ("nothing", parse_expression("1", {}))
 """For a step whose results carry no columns."""
 
 
@@ -398,6 +343,7 @@ class Sequences:
                     way.order[at],
                     way.order[at + 1 :],
                     fetches=way.fetches,
+                    meeting=way.meeting(at),
                 )
                 for at in range(length)
             )

@@ -37,8 +37,9 @@ SILENT_BEATS = 8
 """Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
 
 _SCHEMA = pa.schema([("data", pa.binary())])
-_HEADER = struct.Struct("<Bqiibb")
-"""Kind, attempt, task, area, place, number."""
+_HEADER = struct.Struct("<Bqiibhii")
+"""Kind, attempt, task, area, place, number, sender, part."""
+_NOTHING = (0,) * 6
 TUPLES = 0
 """The first round; in those after it all that join are senders."""
 CONVERSATION = 1
@@ -110,7 +111,7 @@ class Exchange:
         if address == self.address:
             self._take(attempt, round_number, piece)
         else:
-            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.place, piece.number)
+            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.place, piece.number, piece.sender, piece.part)
             self._say(attempt, round_number, address, header, _binary(piece.data))
 
     def end(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
@@ -120,7 +121,7 @@ class Exchange:
             if address == self.address:
                 self._mark(attempt, round_number, address)
             else:
-                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, 0, 0, 0, 0), None)
+                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, *_NOTHING), None)
 
     def connect(self, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
@@ -265,11 +266,11 @@ class Exchange:
         """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
         try:
             for chunk in _chunks(reader):
-                kind, attempt, task, area, place, number = _HEADER.unpack(chunk.app_metadata)
+                kind, attempt, task, area, place, number, asking, part = _HEADER.unpack(chunk.app_metadata)
                 self._heard[sender] = time.monotonic()
                 if kind == _PIECE:
                     self.moved += 1
-                    self._take(attempt, round_number, Piece(task, area, place, chunk.data.column(0)[0].as_buffer(), number))
+                    self._take(attempt, round_number, Piece(task, area, place, chunk.data.column(0)[0].as_buffer(), number, asking, part))
                 elif kind == _MARK:
                     self._mark(attempt, round_number, sender)
         finally:
@@ -311,7 +312,7 @@ class _Link:
     def beat(self) -> None:
         if self._lock.acquire(blocking=False):  # otherwise something is being sent, which says as much
             try:
-                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, 0, 0, 0, 0)))
+                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, *_NOTHING)))
             except (flight.FlightError, pa.ArrowException, OSError):
                 self.broken = True
             finally:

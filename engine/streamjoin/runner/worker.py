@@ -212,11 +212,13 @@ class Worker:
                 parts.append(join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store))
                 self._done += 1
             for number in rounds:
+                began: float | None = time.perf_counter()
                 for piece in chain.from_iterable(part.outgoing() for part in parts):
                     exchange.send(attempt, assignment.addresses[piece.task], piece, number)
                 exchange.end(attempt, everyone, number)
                 for task, part in zip(work.tasks, parts, strict=True):
-                    part.receive(exchange.pieces(attempt, [task], number))
+                    part.receive(exchange.pieces(attempt, [task], number), began)
+                    began = None  # what comes after includes the first part's work
                     self._done += 1
             for part in parts:
                 joined.append(part.finish())

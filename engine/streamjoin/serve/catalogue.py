@@ -178,7 +178,8 @@ SCALING = (
         "decisions_total",
         ("name", "kind", "mode"),
         "Decisions of the autoscaler: HOLD, ALLOCATE, DEALLOCATE, REPLAN. It makes one after each epoch, and after each look that finds no"
-        " input. Mode Enforce: it carries the decision out. Mode Recommend: it only reports it.",
+        " input. REORDER: three and more streams have begun to meet in another way. Mode Enforce: it carries the decision"
+        " out. Mode Recommend: it only reports it.",
     ),
 )
 COMPLETENESS = (

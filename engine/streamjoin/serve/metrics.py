@@ -49,6 +49,7 @@ STEPS = ("plan", "tasks", "commit", "publish", "clean")
 DECISIONS = (
     *((kind, mode) for kind in (Action.ALLOCATE, Action.DEALLOCATE, Action.REPLAN) for mode in (Mode.ENFORCE, Mode.RECOMMEND)),
     (Action.HOLD, Mode.ENFORCE),
+    (Action.REORDER, Mode.ENFORCE),
 )
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.elastic.completeness import Losses
+from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
@@ -132,7 +133,9 @@ class Checkpoint:
     """The workers of the first plan (ESJ's M); 0: not known."""
     ways: Ways = ()
     """With three and more streams, for each: the order in which its new tuples met the others, and how."""
-    flowing: dict[str, list[float]] = field(default_factory=dict)
+    meetings: tuple[tuple[str, ...], ...] = ()
+    """How these ways are written (``Way.meetings``), for each; empty: partial results are shipped, always."""
+    flowing: dict[str, Any] = field(default_factory=dict)
     """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then."""
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
@@ -214,7 +217,12 @@ class Checkpoint:
         for name in BLOCKS:
             read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
         read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
-        read["ways"] = tuple(Way(tuple(order), fetches) for order, fetches in read.get("ways", ()))
+        read["meetings"] = tuple(map(tuple, read.get("meetings", ())))
+        ways = read.get("ways", ())
+        read["ways"] = tuple(
+            Way(tuple(order), fetches, tuple(map(Meeting, meetings)))
+            for (order, fetches), meetings in zip(ways, read["meetings"] or [()] * len(ways), strict=True)
+        )
         read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
         read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
         read["losses"] = Losses.from_json(read.get("losses", {}))

@@ -6,7 +6,8 @@ version only adds fields to a checkpoint. So, on purpose:
 - *Backward:* a field that an entry lacks has its default, which means what its absence meant.
 - *Forward:* fields that a release does not know are left out, if the entry ``needs`` none of them: as long as a field that a later minor
   version has brought holds its default, the state means the same without it. Where it does not, ``needs`` is that minor version, and
-  earlier releases refuse the entry and say which release wrote it, rather than go on from a part of the state.
+  earlier releases refuse the entry and say which release wrote it, rather than go on from a part of the state. All but *advice*: a field
+  that says how the next epoch is best done, and nothing of its results. A release that does not know it goes on without.
 
 ``tests/test_checkpoint_format.py`` goes on from kept checkpoints of earlier releases, and from ones of a later minor version.
 """
@@ -20,15 +21,18 @@ from streamjoin import __version__
 from streamjoin.state.storage import StorageError
 
 FORMAT = 3
-MINOR = 0
-SINCE: Mapping[str, int] = {}
+MINOR = 1
+SINCE: Mapping[str, int] = {"meetings": 1}
 """Fields of a checkpoint that minor versions after 0 have brought, by name: since which. To add one is a new MINOR."""
+ADVICE = frozenset({"meetings"})
+"""Those of them that results do not depend on."""
 
 
 def head(checkpoint: Any) -> dict[str, Any]:
     """The fields by which an entry with this checkpoint says its version. O(fields of later minor versions)."""
     default = type(checkpoint)()
-    needs = max((minor for name, minor in SINCE.items() if getattr(checkpoint, name) != getattr(default, name)), default=0)
+    needed = [minor for name, minor in SINCE.items() if name not in ADVICE and getattr(checkpoint, name) != getattr(default, name)]
+    needs = max(needed, default=0)
     return {"format": FORMAT, "minor": MINOR, "needs": needs, "version": __version__}
 
 

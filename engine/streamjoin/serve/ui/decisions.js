@@ -4,11 +4,12 @@ import { byId, h, keyed, s, table, text } from "./dom.js";
 import { ask } from "./feed.js";
 import * as f from "./format.js";
 
-const KINDS = { ALLOCATE: "more workers", DEALLOCATE: "fewer workers", REPLAN: "cut anew", HOLD: "hold" };
+const KINDS = { ALLOCATE: "more workers", DEALLOCATE: "fewer workers", REPLAN: "cut anew", REORDER: "other ways", HOLD: "hold" };
 
 /** What a decision is, in a few words. */
 export function headline(one) {
   const only = one.kind !== "HOLD" && one.mode === "Recommend" ? " (recommended)" : "";
+  if (one.kind === "REORDER") return "streams meet in another way";
   if (one.kind === "HOLD") return `hold at ${f.plural(one.workers, "worker")}`;
   return one.target === one.workers ? `cut anew among ${f.plural(one.workers, "worker")}${only}` : `${one.workers} → ${f.plural(one.target, "worker")}${only}`;
 }
@@ -76,6 +77,15 @@ const mark = (one, x, y) => (one.target > one.workers ? `M${x} ${y - 9}l7 12h-14
 function told({ decision, first_at: first, last_at: last, count, realised }) {
   const inputs = decision.inputs, found = [h("p", {}, h("b", {}, headline(decision)), `: ${decision.sentence}. ${f.time(first)}${count > 1 ? `, the same until ${f.time(last)}` : ""}.`)];
   if (inputs) found.push(h("p", {}, `It was decided by a sample of plan ${inputs.generation}: τ ${f.tau(inputs.tau_max)} at most, ${f.tau(inputs.tau_mean)} on average${inputs.shed_fraction ? `, ${f.share(inputs.shed_fraction)} shed` : ""}. Thresholds: ${Object.entries(decision.thresholds).map(([name, value]) => `${name} ${value}`).join(", ")}.`));
+  if (decision.reordering) {
+    const ways = h("table"), { changes, rounds, seconds, measured } = decision.reordering, { exchange } = measured;
+    const rate = (name) => ({ name, of: (one) => `${f.short(one[name === "sent" ? "bytes_before" : "bytes_after"])}B/s` });
+    table(ways, [
+      { name: "new tuples of", row: true, of: (one) => one.stream }, { name: "met", left: true, of: (one) => one.before }, rate("sent"),
+      { name: "meet", left: true, of: (one) => one.after }, rate("send"),
+    ], changes, (one) => one.stream, "How streams met, and meet now, as priced by what was measured");
+    found.push(h("div", { class: "wide" }, ways), h("p", {}, `${rounds[0]} → ${f.plural(rounds[1], "round")} of the exchange, ${f.duration(seconds[0])} → ${f.duration(seconds[1])} of an epoch. Measured: a round ${f.duration(exchange.round_seconds)}, ${f.short(exchange.bytes_per_second)}B/s of each of ${f.plural(exchange.tasks, "task")}; ${measured.rates.map(f.short).join(", ")} tuples/s; ${measured.held.map(f.short).join(", ")} held.`));
+  }
   if (realised) found.push(h("p", {}, `It led to plan ${realised.generation}: τ is ${f.tau(realised.tau_max)}${decision.prediction ? `, ${f.tau(decision.prediction.tau_max)} was expected` : ""}; ${f.count(realised.moved_tuples)} tuples moved, the pause was ${f.duration(realised.pause_seconds)}.`));
   if (decision.verdicts.length) {
     const rules = h("table");

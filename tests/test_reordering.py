@@ -1,0 +1,117 @@
+"""Changes of how three and more streams meet, in the ledger: what was changed, at which prices, and by which measurements."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import SECOND, START, driver_for, make_job
+from many_streams import drawn
+from streamjoin.elastic.decision import Decision, Kind, Reason
+from streamjoin.elastic.explain import explain
+from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.reordering import reordered
+from streamjoin.elastic.rounds import Exchange
+from streamjoin.elastic.sequences import Flowing, Way, Ways, priced
+from streamjoin.language.graph import JoinGraph
+from streamjoin.runner.inline import InlineRunner
+from streamjoin.serve.autoscaler import Autoscaler, Elastic
+from streamjoin.serve.decisions import load_ledger
+from streamjoin.state.storage import ObjectStorage
+from test_sequences import graph_of
+
+GRAPH = graph_of("a.id = b.id AND b.x = c.x", "abc")
+KNOWN = Flowing([100.0] * 3, [1_000.0] * 3, [16.0] * 3, [200.0] * 3, [1e-3, 1e-5], exchange=Exchange(2e-3, 1e8, 1.0, 4))
+SHIP: Ways = (Way((1, 2)), Way((0, 2)), Way((1, 0)))
+ASK: Ways = (Way((1, 2), meetings=(Meeting.ASK,)), Way((0, 2)), Way((1, 0), fetches=True))
+
+
+def entry(before: Ways, after: Ways, at: float) -> Decision:
+    return reordered(GRAPH, KNOWN, before, after, at, generation=3, workers=4)
+
+
+def test_an_entry_says_what_was_changed_its_prices_and_what_was_measured() -> None:
+    made = entry(SHIP, ASK, 10.0)
+    assert (made.kind, made.reason, made.workers, made.target, made.enforced, made.is_told) == (
+        Kind.REORDER, Reason.CHEAPER, 4, 4, False, True,
+    )  # fmt: skip
+    change = made.reordering
+    assert change is not None
+    assert [(each.stream, each.before, each.after) for each in change.changes] == [
+        ("a", "b, c: ship", "b, c: ask"),
+        ("c", "b, a: ship", "b, a: ship, fetch the rest"),
+    ]
+    for each, head in zip(change.changes, (0, 2), strict=True):
+        sent = [priced(GRAPH, KNOWN, head, ways[head]).bytes_per_second for ways in (SHIP, ASK)]
+        assert [each.bytes_before, each.bytes_after] == sent
+    assert change.rounds == (1, 3)
+    assert Flowing.from_json(json.loads(json.dumps(change.measured))).exchange == KNOWN.exchange
+    assert "in 3 rounds in place of 1" in made.sentence
+
+
+def test_the_ledger_keeps_each_change_and_takes_none_for_the_cause_of_a_plan() -> None:
+    ledger = Ledger()
+    for at, (before, after) in enumerate([(SHIP, ASK), (ASK, SHIP), (SHIP, ASK)]):
+        ledger.record(entry(before, after, float(at)))
+    assert [record.count for record in ledger] == [1, 1, 1]
+    assert ledger.realised(4, 0.5, 10.0, 0.1, 5.0) is None
+    again = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+    assert [record.decision for record in again] == [record.decision for record in ledger]
+    text = explain(again, now=5.0)
+    assert text.count("new tuples of a, c meet the other streams in another way") == 3
+    assert "Streams meet in another way" in text
+    assert "a round of the exchange took 2 ms, and each of 4 tasks sent 100 MB/s" in text
+    one = next(line for line in text.splitlines() if line.startswith("a "))
+    assert "b, c: ship" in one
+    assert "b, c: ask" in one
+
+
+def test_an_older_ledger_is_read() -> None:
+    written = entry(SHIP, ASK, 1.0).to_json()
+    del written["reordering"]
+    assert Decision.from_json(written).reordering is None
+
+
+@pytest.fixture
+def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
+    """Other ways after each third epoch; those that were chosen."""
+    chosen: list[Ways] = []
+
+    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
+        heads = range(len(graph.streams))
+        meetings = (list(Meeting)[len(chosen) // 3 % len(Meeting)],) * (len(graph.streams) - 2)
+        chosen.append(tuple(Way(next(graph.orders(head)), False, meetings) for head in heads))
+        return chosen[-1]
+
+    monkeypatch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
+    monkeypatch.setattr("streamjoin.epoch.flowing.choose", choose)
+    return chosen
+
+
+def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways], tmp_path: Path) -> None:
+    join = drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+    job = replace(make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2)), min_workers=2, max_workers=2)
+    storage, now = ObjectStorage(str(tmp_path / "state")), START / SECOND
+    driver = driver_for(job, join.inputs, storage, InlineRunner(), clock=lambda: now)
+    told: list[str] = []
+    elastic = Elastic(driver, Autoscaler(job, driver, storage, clock=lambda: now, tell=told.append))
+    elastic.start()
+    committed: list[Ways] = []
+    while elastic.step(final=True) is not None:
+        committed.append(driver.checkpoint.ways)
+        now += 1.0
+    elastic.stop()
+    changes = sum(before != after for before, after in itertools.pairwise(committed))
+    ledger = load_ledger(storage)
+    assert ledger is not None
+    noted = [record for record in ledger if record.decision.kind is Kind.REORDER]
+    assert len(noted) == changes > 1
+    assert [record.decision.sentence for record in noted] == [text for text in told if text.startswith("new tuples of")]
+    for record in noted:
+        assert record.decision.reordering is not None
+        assert record.decision.reordering.measured["rates"]
