@@ -31,7 +31,8 @@ def reordered(
     which = ", ".join(change.stream for change in changes)
     sentence = (
         f"{'' if join is None else f'{join}: '}new tuples of {which} meet the other streams in another way, by which "
-        f"{bytes_text(totals[1])} in place of {bytes_text(totals[0])} are expected to be sent, in {_rounds(rounds[1])} in place of {rounds[0]}: "
+        f"{bytes_text(totals[1])} in place of {bytes_text(totals[0])} are expected to be sent, "
+        f"in {_rounds(rounds[1])} in place of {rounds[0]}: "
         f"{_milliseconds(seconds[1])} of an epoch in place of {_milliseconds(seconds[0])}"
     )
     return Decision(
