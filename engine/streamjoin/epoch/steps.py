@@ -125,7 +125,7 @@ class Step:
         self.near = nearness(join.window, graph.streams)
         residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
-        self.key_type, self.held_key_type = (key_type(graph.places[place].key) for place in (self.probing, self.place))
+        self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
         read = {name for each in (residual, where, *(each for _, each in output)) if each is not None for name in each.columns}
         self.columns = [field for field in arrow_schema(names[self.stream]) if (self.stream, field.name) in read]
         """Of the stream's tuples: those that the step reads, or gives."""
