@@ -46,6 +46,18 @@ def test_a_pause_of_one_process_is_soon_forgotten() -> None:
     assert pace.exchange(1).round_seconds == pytest.approx(2e-2, rel=0.1), "what lasts is believed"
 
 
+def test_an_hour_without_input_does_not_make_epochs_long() -> None:
+    pace, at = Pace(), 0.0
+    for gap in [1.0] * 20 + [3_600.0] + [1.0] * 20:
+        at += gap
+        pace.add([], at)
+        assert pace.exchange(1).epoch_seconds < 1.5
+    for _ in range(60):
+        at += 10.0
+        pace.add([], at)
+    assert pace.exchange(1).epoch_seconds == pytest.approx(10.0, rel=0.05)
+
+
 def test_without_measurements_the_first_numbers_stay() -> None:
     pace, before = Pace(), Exchange(3e-3, 1e8, 7.0, 2)
     assert pace.exchange(3) == Exchange(ROUND_SECONDS, pytest.approx(BYTES_PER_SECOND), 1.0, 3)

@@ -110,6 +110,17 @@ def test_a_way_is_priced_by_what_it_sends_and_the_cheapest_is_chosen() -> None:
                     assert best.bytes_per_second == pytest.approx(least, rel=1e-6)
 
 
+def test_of_each_order_only_the_best_of_its_meetings_are_listed() -> None:
+    """A star of six streams has 120 orders for its centre's tuples, and 61,440 ways."""
+    graph = graph_of(" AND ".join(f"a.id = {name}.x" for name in "bcdef"), "abcdef")
+    known = flowing(6, random.Random(3))
+    assert len(list(graph.orders(0))) == 120
+    found = alternatives(graph, known, 0)
+    assert len(found) <= 2 * 120 * (2 * 4 + 1)
+    for each in found[:5]:
+        assert each.bytes_per_second == pytest.approx(sent(graph, known, 0, each.way), rel=1e-6)
+
+
 def test_the_ways_of_all_streams_together_take_the_least_time() -> None:
     """Of all combinations: rounds are the longest sequence's, and bytes those of all."""
     rng = random.Random(1)

@@ -18,7 +18,7 @@ KEPT = 0.9
 PRIOR_BYTES = 1e6
 """What the bandwidth is taken to be at first counts as a round of so many bytes that has shown it; and an empty round as one."""
 MOST = 4.0
-"""A round counts as no longer than so many times what was expected of it: a pause of one process says nothing of the next round."""
+"""A round counts as no longer than so many times what was expected of it, and so does an epoch: a pause says nothing of the next one."""
 LEAST_ROUND_SECONDS, MOST_BYTES_PER_SECOND = 1e-5, 1e11
 LEAST_EPOCH_SECONDS = 0.1
 """What an interval of 0 is taken to be, before epochs were measured."""
@@ -66,7 +66,8 @@ class Pace:
     def add(self, rounds: Iterable[Round], committed_at: float) -> None:
         """Take in an epoch. O(rounds)."""
         if self._last_epoch_at is not None and committed_at > self._last_epoch_at:
-            self._epoch_seconds = KEPT * self._epoch_seconds + (1 - KEPT) * (committed_at - self._last_epoch_at)
+            took = min(committed_at - self._last_epoch_at, MOST * self._epoch_seconds)  # without input there are no epochs
+            self._epoch_seconds = KEPT * self._epoch_seconds + (1 - KEPT) * took
         self._last_epoch_at = committed_at
         count, x, xx, y, xy = (KEPT * value for value in self._sums)
         for each in rounds:

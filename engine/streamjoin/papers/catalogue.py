@@ -53,6 +53,7 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     ("004", "Alg. 10, greedy; exhaustive; tree ordering", "semijoin/order.py"),
     ("004", "Definition 1, join sequences over a network", "semijoin/multiway.py, semijoin/network.py"),
     ("004", "orders of three and more streams in the engine", "elastic/sequences.py, epoch/cascade.py"),
+    ("004", "SP-S, SP-D, SM-S1, SM-D2 as steps in the engine, with their costs", "elastic/meetings.py, epoch/asking.py"),
 )
 """Paper, algorithm, modules."""
 

@@ -260,14 +260,16 @@ STREAMS = (
     _counter(
         "partial_tuples_total",
         NAME,
-        "Partial results that workers sent to each other, each replica counted. Only joins of three and more streams have them.",
+        "Partial results that workers sent to each other, each replica counted, questions for their partners, and tuples"
+        " that were sent for them. Only joins of three and more streams have them.",
         "partial",
         many=True,
     ),
     _counter(
         "partial_bytes_total",
         NAME,
-        "Bytes of partial results that workers sent to each other. Only joins of three and more streams have them.",
+        "Bytes of partial results that workers sent to each other, of questions for their partners, and of tuples that were sent"
+        " for them. Only joins of three and more streams have them.",
         "partial_bytes",
         many=True,
     ),
