@@ -125,18 +125,19 @@ class Checkpoint:
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     floors: dict[str, Any] | None = None
-    """Of joins over two streams: on which floors their tuples lie (``language.floors``). None in a checkpoint of a version that did not
+    """On which floors tuples lie (``language.floors``); of one join over three and more streams none. None in a checkpoint of a version that did not
     write it."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
     ways: Ways = ()
-    """With three and more streams, for each: the order in which its new tuples met the others, and how."""
+    """By join over three and more streams, in the order of their floors, for each of its streams: the order in which its new tuples met the
+    others, and how."""
     meetings: tuple[tuple[str, ...], ...] = ()
     """How these ways are written (``Way.meetings``), for each; empty: partial results are shipped, always."""
     flowing: dict[str, Any] = field(default_factory=dict)
-    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then."""
+    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then; of several joins, ``joins`` has it of each."""
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
