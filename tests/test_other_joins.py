@@ -26,7 +26,6 @@ from joins import BAND, band_inputs
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
-from streamjoin.language.floors import Floors
 from streamjoin.language.stack import MOST_FLOORS
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
@@ -251,14 +250,14 @@ def test_joins_that_come_one_after_the_other_have_as_many_floors_and_not_more_th
     for number in range(MOST_FLOORS):
         joins[f"j{number}"] = {}
         driver = run(job_of(tmp_path, **joins), tmp_path, epochs=number)
-        assert len(Floors.from_json(driver.checkpoint.floors).floors) == number + 1
+        assert len(driver.checkpoint.lying.floors) == number + 1
         assert len(driver.checkpoint.expired) == 2 * (number + 1)
     with pytest.raises(CheckpointMismatch, match=r"spec\.joins: tuples would lie by 17 of at most 16 kinds of keys"):
         run(job_of(tmp_path, **joins, another={}), tmp_path)
     run(job_of(tmp_path, j3={}, j7={}), tmp_path)
     kept = read_latest(ObjectStorage(str(tmp_path / "state"))).checkpoint
     assert {block.place for block in kept.blocks} <= {0, 1, 2, 3}
-    assert Floors.from_json(kept.floors).joins == {"j3": 0, "j7": 1}
+    assert kept.lying.joins == {"j3": 0, "j7": 1}
 
 
 def test_a_checkpoint_of_a_version_that_kept_no_floors_takes_another_join(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def first_plan(
         layout = choose(job.layouts, encoded)
         made = {layout: deployment(layout)}
     if len(job.joins) > 1 or not layout.graphs:
-        checkpoint = replace(checkpoint, floors=Floors.of(layout, [join.name for join in job.joins], job.window).to_json())
+        checkpoint = checkpoint.on(Floors.of(layout, [join.name for join in job.joins], job.window))
     return _deployed(checkpoint, layout.main, made[layout])
 
 

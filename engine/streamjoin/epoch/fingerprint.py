@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import BY_PATTERN, ONE_TOPIC, Job
-from streamjoin.language.floors import Floors
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.topics import matches
 from streamjoin.manifest import resolve
@@ -108,7 +107,8 @@ def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple
 def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | None:
     """What the only join of a checkpoint is called: as it was, or, where there is still one and it is the same, as that is now."""
     joins = [join.name for join in job.joins]
-    recorded = None if checkpoint.floors is None else Floors.from_json(checkpoint.floors).names[0]
+    lying = checkpoint.lying
+    recorded = None if lying is None else lying.names[0]
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded
     same = next((name for name in joins if job.fingerprint_of(name) == was), None)

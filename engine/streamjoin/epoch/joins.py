@@ -30,8 +30,8 @@ from streamjoin.state.log import Checkpoint
 
 def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
     """The floors on which the tuples of a checkpoint lie. Raises CheckpointMismatch where the manifest's joins cannot say it."""
-    if checkpoint.floors is not None:
-        return Floors.from_json(checkpoint.floors)
+    if (lying := checkpoint.lying) is not None:
+        return lying
     had = [join.name for join in job.joins if join.name not in changes.added]
     for layout in () if changes.removed else _layouts(job, had):
         if str(layout.main) == checkpoint.main:
@@ -57,14 +57,14 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
             )
         return {**{field: of for field, of in value.items() if field != "join"}, **({"join": known[name]} if known[name] else {})}
 
-    floors = checkpoint.floors
-    if floors is not None and changes.alone is not None:
-        floors = Floors.from_json(floors).of_one(changes.alone).to_json()
+    lying = checkpoint.lying
+    if lying is not None and changes.alone is not None:
+        checkpoint = checkpoint.on(lying.of_one(changes.alone))
     staged = {sink: list(map(named, values)) if sink == SINK else values for sink, values in checkpoint.staged.items()}
     if PLACES in staged:
         kept = (place for place in staged[PLACES] if place["of"] != SINK or (place.get("join") or alone) in known)
         staged[PLACES] = [named(place) if place["of"] == SINK else place for place in kept]
-    return replace(checkpoint, floors=floors, staged=staged, waiting=tuple(map(named, checkpoint.waiting)))
+    return replace(checkpoint, staged=staged, waiting=tuple(map(named, checkpoint.waiting)))
 
 
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
@@ -109,9 +109,8 @@ def continued(
     for place in range(0, of_pairs, len(SIDES)):
         expired[place : place + 2] = left.window.expired_within(floors.window, tuple(expired[place : place + 2]))
     moved = replace(
-        checkpoint,
+        checkpoint.on(after),
         main=str(lying.layouts[0].main),
-        floors=after.to_json(),
         blocks=_moved(checkpoint.blocks, place_of),
         marks=tuple(_marks(_moved(checkpoint.marks, place_of), known, changes.alone)),
         expired=tuple(expired),

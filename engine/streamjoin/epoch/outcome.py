@@ -23,7 +23,6 @@ from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.results_source import BEGIN
 from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
-from streamjoin.language.floors import Floors
 from streamjoin.language.window import Ends
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
@@ -97,7 +96,6 @@ def checkpoint_after(
         widths=widths_after(last, reports),
         ways=spec.ways,
         meetings=meetings_of(spec.ways),
-        floors=Floors.from_json(last.floors).emptied(spec.ended).to_json() if spec.ended and last.floors is not None else last.floors,
         expired=spec.expired_before,
         blocks=blocks,
         marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
@@ -110,6 +108,8 @@ def checkpoint_after(
         fingerprint=stored_fingerprint(job.fingerprint()),
         committed_at=now,
     )
+    if spec.ended and (lying := last.lying) is not None:
+        after = after.on(lying.emptied(spec.ended))
     is_chain = current.scheme.model == HANDSHAKE
     after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
     return results.committed_by(after)

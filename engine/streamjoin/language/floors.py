@@ -140,20 +140,24 @@ class Floors:
         return cls(floors, {name: floor for name, floor in zip(joins, numbers, strict=True) if name not in graphs}, window, graphs)
 
     def to_json(self) -> dict[str, Any]:
+        """All but ``graphs_json``."""
         window = self.window
-        graphs = {"graphs": {name: each.to_json() for name, each in self.graphs.items()}} if self.graphs else {}
         return {
             "floors": [floor.to_json() for floor in self.floors],
             "joins": dict(self.joins),
             "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows],
-            **graphs,
         }
 
+    def graphs_json(self) -> dict[str, Any]:
+        """Of the joins over three and more streams."""
+        return {name: each.to_json() for name, each in self.graphs.items()}
+
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Floors:
+    def from_json(cls, values: Mapping[str, Any], graphs: Mapping[str, Any]) -> Floors:
+        """From what ``to_json`` and ``graphs_json`` gave."""
         kind, *spans = values["window"]
-        graphs = {name: GraphFloors.from_json(each) for name, each in values.get("graphs", {}).items()}
-        return cls(tuple(map(Floor.from_json, values["floors"])), dict(values["joins"]), Window(WindowKind(kind), *spans), graphs)
+        found = {name: GraphFloors.from_json(each) for name, each in graphs.items()}
+        return cls(tuple(map(Floor.from_json, values["floors"])), dict(values["joins"]), Window(WindowKind(kind), *spans), found)
 
     def layout(self, joins: Mapping[str, Joined]) -> Layout | None:
         """How tuples lie for these joins, by name, in their order; None: a condition does not offer what its join's tuples lie by.

@@ -63,8 +63,8 @@ class Catalog:
                     raise QueryError(
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
-        if checkpoint.floors is not None:
-            return Lying.on(Floors.from_json(checkpoint.floors))
+        if (lying := checkpoint.lying) is not None:
+            return Lying.on(lying)
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
                 # Only of releases that kept no floors, and of one join over three and more streams.

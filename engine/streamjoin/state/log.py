@@ -41,6 +41,7 @@ from typing import Any
 from streamjoin.elastic.completeness import Losses
 from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.language.floors import Floors
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state import version
@@ -125,19 +126,19 @@ class Checkpoint:
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     floors: dict[str, Any] | None = None
-    """On which floors tuples lie (``language.floors``); of one join over three and more streams none. None in a checkpoint of a version that did not
-    write it."""
+    """On which floors tuples lie (``language.floors``). None: one join over three and more streams, or of a version that kept none."""
+    graphs: dict[str, Any] = field(default_factory=dict)
+    """On which of them those of joins over three and more streams lie, of several joins."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """The workers of the first plan (ESJ's M); 0: not known."""
     ways: Ways = ()
-    """By join over three and more streams, in the order of their floors, for each of its streams: the order in which its new tuples met the
-    others, and how."""
+    """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
     meetings: tuple[tuple[str, ...], ...] = ()
     """How these ways are written (``Way.meetings``), for each; empty: partial results are shipped, always."""
     flowing: dict[str, Any] = field(default_factory=dict)
-    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured by then; of several joins, ``joins`` has it of each."""
+    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
@@ -186,6 +187,15 @@ class Checkpoint:
             widths=(0.0,) * streams,
             expired=(None,) * places,
         )
+
+    @property
+    def lying(self) -> Floors | None:
+        """Its ``floors``, those of ``graphs`` among them."""
+        return None if self.floors is None else Floors.from_json(self.floors, self.graphs)
+
+    def on(self, floors: Floors | None) -> Checkpoint:
+        """The same with tuples that lie on these."""
+        return replace(self, floors=None if floors is None else floors.to_json(), graphs={} if floors is None else floors.graphs_json())
 
     def to_json(self) -> dict[str, Any]:
         return self._others() | {name: [block.to_json() for block in getattr(self, name)] for name in BLOCKS}

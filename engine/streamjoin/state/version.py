@@ -22,7 +22,7 @@ from streamjoin.state.storage import StorageError
 
 FORMAT = 3
 MINOR = 1
-SINCE: Mapping[str, int] = {"meetings": 1}
+SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1}
 """Fields of a checkpoint that minor versions after 0 have brought, by name: since which. To add one is a new MINOR."""
 ADVICE = frozenset({"meetings"})
 """Those of them that results do not depend on."""
