@@ -72,10 +72,13 @@ export class Decisions {
 
 const mark = (one, x, y) => (one.target > one.workers ? `M${x} ${y - 9}l7 12h-14z` : one.target < one.workers ? `M${x} ${y + 9}l7 -12h-14z` : `M${x} ${y - 8}l7 8l-7 8l-7 -8z`);
 
+/** By its name in the manifest; waits are in seconds. */
+const threshold = ([name, value]) => (name.endsWith("_after") ? `${name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())} ${f.duration(value)}` : `${name} ${value}`);
+
 /** A record of the ledger with all that was known, as elements. */
 function told({ decision, first_at: first, last_at: last, count, realised }) {
   const inputs = decision.inputs, found = [h("p", {}, h("b", {}, headline(decision)), `: ${decision.sentence}. ${f.time(first)}${count > 1 ? `, the same until ${f.time(last)}` : ""}.`)];
-  if (inputs) found.push(h("p", {}, `It was decided by a sample of plan ${inputs.generation}: τ ${f.tau(inputs.tau_max)} at most, ${f.tau(inputs.tau_mean)} on average${inputs.shed_fraction ? `, ${f.share(inputs.shed_fraction)} shed` : ""}. Thresholds: ${Object.entries(decision.thresholds).map(([name, value]) => `${name} ${value}`).join(", ")}.`));
+  if (inputs) found.push(h("p", {}, `It was decided by a sample of plan ${inputs.generation}: τ ${f.tau(inputs.tau_max)} at most, ${f.tau(inputs.tau_mean)} on average${inputs.shed_fraction ? `, ${f.share(inputs.shed_fraction)} shed` : ""}. Thresholds: ${Object.entries(decision.thresholds).map(threshold).join(", ")}.`));
   if (realised) found.push(h("p", {}, `It led to plan ${realised.generation}: τ is ${f.tau(realised.tau_max)}${decision.prediction ? `, ${f.tau(decision.prediction.tau_max)} was expected` : ""}; ${f.count(realised.moved_tuples)} tuples moved, the pause was ${f.duration(realised.pause_seconds)}.`));
   if (decision.verdicts.length) {
     const rules = h("table");
