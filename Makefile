@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
-	publish-page workflows clean
+	publish-page publish-docs workflows clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ publish-python: setup
 
 publish-page: setup
 	$(BIN)/python tools/release.py publish --page "$(TAG)"
+
+# What docs-version has made. gh gives the password, from GH_TOKEN, where the repository is GitHub's.
+publish-docs:
+	git -c credential.helper='!gh auth git-credential' push origin gh-pages
 
 workflows: setup ## Check .github/workflows
 	$(BIN)/python tools/kubernetes_programs.py actionlint

@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from skips import lacks
 
 SECONDS = 60
 """How long a test waits for what a page is to show."""
+expect.set_options(timeout=SECONDS * 1000)  # or it would be five seconds, in which a busy machine starts no Spark
 
 
 @dataclass

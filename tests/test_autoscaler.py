@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -231,6 +232,7 @@ def test_the_ledger_is_in_the_checkpoint_goes_on_after_a_restart_and_is_explaine
     assert "allocate" in shown.stdout
     assert "deallocate" in shown.stdout
     assert "What each rule said:" in shown.stdout
+    assert re.search(r"^Thresholds: tau0 [0-9.]+, .*, scaleUpAfter \d+ s, scaleDownAfter \d+ (s|min)\.$", shown.stdout, re.MULTILINE)
     as_json = CliRunner().invoke(main, ["explain", str(path), "--json"])
     assert Ledger.from_json(json.loads(as_json.stdout)).to_json() == second.autoscaler.ledger.to_json()
 

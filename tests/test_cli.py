@@ -259,6 +259,15 @@ def test_a_duration_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     assert value in result.stderr
 
 
+def test_the_summary_is_a_table_whatever_the_streams_are_called(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path, rows=100)
+    path.write_text(path.read_text().replace("l.", "impressions.").replace("name: l\n", "name: impressions\n"))
+    lines = run_inline(path, "--until-idle").stdout.splitlines()
+    labels = ("impressions", "r", "output", "epochs", "tau")
+    columns = {line[: len("  impressions  ")] for line in lines if line.startswith(tuple(f"  {label} " for label in labels))}
+    assert columns == {f"  {label:<11}  " for label in labels}
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_picture_of_the_run_is_drawn(tmp_path: Path, suffix: str) -> None:
     picture = tmp_path / "deep" / f"run.{suffix}"
@@ -525,7 +534,11 @@ def test_plan_needs_no_place_for_state_and_names_what_is_wrong_with_statistics(t
     assert "left.tuples: -1" in result.stderr
     undrawable = invoke("plan", path, "--output", tmp_path / "scheme.txt")
     assert undrawable.exit_code == Exit.USAGE
-    assert "--output" in undrawable.stderr
+    assert "--output: scheme.txt: its suffix must be one of .svg, .png" in undrawable.stderr
+    for option, name in (("--output", "scheme.svg"), ("--save", "plan.json")):
+        unwritable = invoke("plan", path, option, stats / name)
+        assert unwritable.exit_code == Exit.USAGE
+        assert f"{option}: {stats / name}: {stats} is not a directory; choose a file that you may write" in unwritable.stderr
 
 
 def chain_at(root: Path, *, streams: int = 3, rows: int = 1000, **changes: Any) -> Path:

@@ -133,6 +133,10 @@ def from_spark(block: Block, root: Path) -> None:
         gateway.shutdown()  # other tests start a Java with settings of their own
 
 
+def test_the_page_on_tables_prints_what_it_says(tmp_path: Path) -> None:
+    assert Reader(tmp_path).follow(DOCS / "howto" / "tables.md") == 5
+
+
 def test_a_page_on_queries_shows_the_examples_own_answer(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     reader.run(".venv/bin/streamjoin run examples/snapshots.yaml --until-idle")

@@ -129,6 +129,11 @@ def test_what_needs_a_valid_manifest_raises_the_same_problems(tmp_path: Path) ->
         assert list(error.value.problems) == join.validate()
 
 
+def test_a_file_s_name_in_place_of_data_is_refused_with_what_to_call() -> None:
+    with pytest.raises(TypeError, match=r"manifest: 'near\.yaml' has no fields; use Join\.read for a file, and Join\.parse for text"):
+        streamjoin.Join("near.yaml")  # type: ignore[arg-type]
+
+
 def test_data_text_and_file_mean_the_same(tmp_path: Path) -> None:
     data = yaml.safe_load((ROOT / "examples/band.yaml").read_text())
     joins = [streamjoin.Join(data), streamjoin.Join.parse(json.dumps(data)), streamjoin.Join.read(ROOT / "examples/band.yaml")]

@@ -100,6 +100,7 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         ("SELECT * FROM information_schema.tables", "there is no such relation"),
         ("SELECT nothing FROM l", 'Referenced column "nothing" not found in FROM clause!; l has the columns rid, k, v, _time, _key'),
         ("SELECT FROM WHERE", "the query cannot be parsed"),
+        ("SELECT v FROM l WHERE k =", "the query cannot be parsed at line 1, column 25: an operand or an argument is missing;"),
         ("SELECT 1; SELECT 2", "the query has 2 statements; write one SELECT"),
         ("", "the query has 0 statements"),
         ("DROP TABLE l", "only a single SELECT is answered"),

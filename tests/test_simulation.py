@@ -507,13 +507,16 @@ def test_the_command_gives_json_of_a_trace() -> None:
         (["--step", "2m"], "--step: 120 s must be at most 60 s"),
         (["--trace", EXAMPLE], "scaling.yaml: line 1: time_s, left_rate, right_rate missing"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
-        (["--days", "0.5", "--picture", "picture.txt"], "--picture: picture.txt"),
+        (["--days", "0.5", "--picture", "picture.txt"], "--picture: picture.txt must end in one of ."),
+        (["--days", "0.1", "--picture", "file/picture.png"], "file/picture.png: file is not a directory; choose a file that"),
+        (["--days", "0.1", "--set", "scaling.tau3=0.85", "--picture", "file/run.png"], "--picture: file/run.png: file is not a"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     done = run(EXAMPLE, *arguments)
     assert done.exit_code == 2
     assert message in done.output

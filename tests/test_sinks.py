@@ -25,6 +25,7 @@ from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.several import Sinks, Writers
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
+from streamjoin.io.staging import LocalStaging
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sinks, sources
 
@@ -199,6 +200,12 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError, match=r"files\.path: .*/file/out cannot be written"):
         stage(sink(tmp_path / "file" / "out"), "a", batch(1))
+
+
+def test_a_directory_below_a_file_is_named_when_a_run_begins(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(SinkError, match=r"files\.path: \S+/out/near cannot be read \(Not a directory\); correct the path"):
+        LocalStaging(str(tmp_path / "out/near")).staged()
 
 
 def test_a_batch_of_another_schema_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 if not (ROOT / "mkdocs.yml").exists():
     TARGETS.add("docs")  # comes with the site
 
-MAY_WRITE = {("release", "publish"): {"contents", "packages", "id-token", "attestations"}}
+MAY_WRITE = {("release", "publish"): {"contents", "packages", "id-token", "attestations"}, ("release", "docs"): {"contents"}}
 """By workflow and job, what it may do besides reading; all others read."""
 
 Object = dict[str, Any]

@@ -48,7 +48,12 @@ class Join:
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
-        """``manifest``: a manifest's fields as data. ``Path``, tuple and ``timedelta`` are accepted for text, list and duration."""
+        """``manifest``: a manifest's fields as data. ``Path``, tuple and ``timedelta`` are accepted for text, list and duration.
+
+        Raises TypeError for what has no fields, such as a file's name.
+        """
+        if not isinstance(manifest, Mapping):
+            raise TypeError(f"manifest: {manifest!r:.60} has no fields; use Join.read for a file, and Join.parse for text")
         self._document = check(_plain(manifest), keep_unknown=True)
 
     @classmethod

@@ -255,11 +255,13 @@ class Loop:
             if done is None and self._until_idle:
                 done = self._attempts(final=True)
                 if done is None and self._driver.exhausted:
+                    self._tell_warnings()
                     return Reason.IDLE
             now = time.monotonic()
             if done is None:
                 self._tell_warnings()
             else:
+                self._warned = frozenset(done.result.warnings)
                 yield done
             if self._run_seconds is not None:
                 # Counted from the end of the first step, for that one starts the workers.
@@ -277,7 +279,7 @@ class Loop:
         return Reason.STOPPED
 
     def _tell_warnings(self) -> None:
-        """What sources that have nothing new warn of, once: no epoch's result says it."""
+        """What sources that have nothing new warn of, once, where the last epoch's result has not said it."""
         for warning in self._driver.idle_warnings:
             if warning not in self._warned:
                 self._tell(Notice(WARNING + warning))

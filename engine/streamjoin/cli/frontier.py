@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, unwritable
 from streamjoin.cli.simulate import Options, heading, heading_json, prepare
 from streamjoin.cli.validate import read_text
 from streamjoin.cli.variants import Varied, read_sets, simulations, told, variants
@@ -76,8 +76,8 @@ def compare(options: Options, job: Job) -> None:
 
         try:
             draw(options.picture, f"{job.name}: {present.called}", varied, points, least.least_hours)
-        except (OSError, ValueError) as error:
-            raise Failure(Exit.USAGE, f"--picture: {options.picture}: {error}") from error
+        except OSError as error:
+            raise unwritable("--picture", options.picture, error) from error
         if not options.as_json:
             click.echo(f"drawn: {options.picture}")
 

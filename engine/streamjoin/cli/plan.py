@@ -12,7 +12,7 @@ from streamjoin.api.join import Join
 from streamjoin.api.planning import Outline, PlanRefusal
 from streamjoin.api.stats import StatsError
 from streamjoin.api.text import Unreadable, read_text
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, unwritable
 from streamjoin.cli.planning import report, report_change
 from streamjoin.cli.validate import join_at
 from streamjoin.elastic.plan import PlanError
@@ -76,9 +76,10 @@ def _show(made: Outline, options: Options) -> None:
         click.echo(line)
     if options.save is not None:
         try:
+            options.save.parent.mkdir(parents=True, exist_ok=True)
             options.save.write_text(json.dumps(made.plan.to_json(), indent=1) + "\n")
         except OSError as error:
-            raise Failure(Exit.USAGE, f"--save: {options.save}: {error}") from error
+            raise unwritable("--save", options.save, error) from error
         click.echo(f"saved: {options.save}")
     if options.output is not None:
         from streamjoin.cli.draw import draw_change, draw_scheme
@@ -88,6 +89,8 @@ def _show(made: Outline, options: Options) -> None:
                 draw_scheme(options.output, made.scheme, made.statistics, made.floors, made.capacity)
             else:
                 draw_change(options.output, made.running.scheme, made.plan, made.statistics, made.floors, made.capacity)
-        except (OSError, ValueError) as error:
-            raise Failure(Exit.USAGE, f"--output: {options.output}: {error}") from error
+        except OSError as error:
+            raise unwritable("--output", options.output, error) from error
+        except ValueError as error:
+            raise Failure(Exit.USAGE, f"--output: {error}") from error
         click.echo(f"drawn: {options.output}")

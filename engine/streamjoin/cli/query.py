@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, unwritable
 from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
 from streamjoin.cli.wording import plural
 
@@ -264,7 +264,7 @@ def _write_arrow(path: Path, answer: Answer) -> None:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise Failure(Exit.USAGE, f"--arrow: {path}: {error.strerror or error}; choose a file that you may write") from error
+        raise unwritable("--arrow", path, error) from error
 
 
 def _print_table(answer: Answer) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from streamjoin.api.packages import require_packages
-from streamjoin.cli.exits import Exit, Failure, failure_of
+from streamjoin.cli.exits import Exit, Failure, failure_of, require_drawable
 from streamjoin.cli.validate import join_at, refusing
 from streamjoin.runner.allocators import ENVIRONMENT
 
@@ -126,15 +126,6 @@ def read_job(path: Path, *, warns: bool = False, runs: bool = False) -> Job | No
         if runs:
             require_packages(join.manifest)
         return join.job
-
-
-def require_drawable(picture: Path) -> None:
-    """Better now than after an hour. Raises Failure."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if picture.suffix[1:].lower() not in known:
-        raise Failure(Exit.USAGE, f"--picture: {picture} must end in one of .{', .'.join(sorted(known))}")
 
 
 def _run(options: Options, job: Job, out: TextIO) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, require_drawable, unwritable
 from streamjoin.cli.validate import Unreadable, read_text, refusing
 from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.arbitration import Prices
@@ -61,6 +61,8 @@ class Options:
 def simulate_manifest(options: Options) -> Exit:
     """Print the table, or the JSON, and draw the picture."""
     try:
+        if options.picture is not None:
+            require_drawable(options.picture)
         with refusing(options.manifest):
             job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
         if options.sets:
@@ -155,8 +157,8 @@ def _simulate(options: Options, job: Job) -> None:
 
         try:
             draw(options.picture, f"{job.name}: {called}", join, traffic, outcomes)
-        except (OSError, ValueError) as error:
-            raise Failure(Exit.USAGE, f"--picture: {options.picture}: {error}") from error
+        except OSError as error:
+            raise unwritable("--picture", options.picture, error) from error
         if not options.as_json:
             click.echo(f"drawn: {options.picture}")
 

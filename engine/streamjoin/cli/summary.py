@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from streamjoin.api.loop import Ended, Reason
@@ -18,39 +19,43 @@ DROPPED = {
     "would_shed": "would have shed",
 }
 
+LABEL_WIDTH = 10
+"""At least; a stream's longer name makes room for itself."""
+
 
 def summary_lines(subject: Subject, history: History, ended: Ended, picture: Path | None) -> list[str]:
     """Plain lines. An error's sentence is not among them."""
+    line = partial(_line, max(LABEL_WIDTH, *map(len, subject.streams)))
     lines = [_headline(history, ended)]
     span = run_span(history)
     if span is not None and history.last is not None:
         for side, name in enumerate(subject.streams):
             total = history.counts["input"][side]
             dropped = [f"{word} {history.counts[counter][side]:,}" for counter, word in DROPPED.items() if history.counts[counter][side]]
-            lines.append(_line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
+            lines.append(line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
         whole = history.last.totals.get("output", [history.output])[0]
         before = f"{whole:,} since the first epoch" if whole != history.output else ""
         where = f"of {len(subject.sinks)} joins" if subject.has_several else subject.sink
-        lines.append(_line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, where))
+        lines.append(line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, where))
         lines += _joins(subject, history)
-        lines += [_line("complete", text) for text in completeness_text(history.last, joins_named=subject.has_several)]
+        lines += [line("complete", text) for text in completeness_text(history.last, joins_named=subject.has_several)]
         quantiles = ((0.5, "p50"), (0.95, "p95"))
         times = [f"{name} {wording.duration(history.durations.quantile(fraction))}" for fraction, name in quantiles]
         lines.append(
-            _line("epochs", wording.plural(history.epochs, "epoch"), *times, f"longest {wording.duration(history.durations.longest)}")
+            line("epochs", wording.plural(history.epochs, "epoch"), *times, f"longest {wording.duration(history.durations.longest)}")
         )
         workers = wording.plural(len(history.last.held), "worker")
         capacity = subject.job.capacity
-        lines.append(_line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {capacity.words(capacity.amount)}"))
+        lines.append(line("tau", f"at most {history.largest_utilization:.2f}", f"{workers} of {capacity.words(capacity.amount)}"))
         if history.switched:
             numbers = f"{history.fewest_workers} to {history.most_workers} workers"
             moved = f"{history.moved_tuples:,} tuples moved of {history.naive_tuples:,} that were held"
-            lines.append(_line("plans", wording.plural(history.switched, "change"), numbers, moved))
+            lines.append(line("plans", wording.plural(history.switched, "change"), numbers, moved))
     if picture is not None:
-        lines.append(_line("picture", str(picture)))
+        lines.append(line("picture", str(picture)))
     is_refused = ended.failure is not None and ended.failure.code is Exit.MISMATCH  # the same command would be, too
     if ended.reason is not Reason.IDLE and not is_refused:
-        lines.append(_line("go on", subject.command))
+        lines.append(line("go on", subject.command))
     return lines
 
 
@@ -82,5 +87,5 @@ def _joins(subject: Subject, history: History) -> list[str]:
     ]
 
 
-def _line(label: str, *values: str) -> str:
-    return f"  {label:<10}  {', '.join(value for value in values if value)}"
+def _line(width: int, label: str, *values: str) -> str:
+    return f"  {label:<{width}}  {', '.join(value for value in values if value)}"

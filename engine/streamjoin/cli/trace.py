@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, unwritable
 from streamjoin.cli.observing import Asked, Live, Prometheus, Server, from_lines, is_url, token_of
 from streamjoin.cli.validate import Unreadable, read_text
 from streamjoin.manifest.quantity import Duration
@@ -154,4 +154,4 @@ def _write(path: Path, text: str) -> None:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise Failure(Exit.USAGE, f"--output: {path}: {error.strerror or error}; choose a file that you may write") from error
+        raise unwritable("--output", path, error) from error

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from streamjoin.elastic.arbitration import Bill
 from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering
 from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.rules.sentences import duration
 from streamjoin.elastic.sequences import Flowing, bytes_text
-from streamjoin.elastic.settings import Mode
+from streamjoin.elastic.settings import Mode, field_of
 
 _MOST_CANDIDATES = 12
 
@@ -83,7 +84,7 @@ def _sentences(record: Record, now: float) -> list[str]:
     if decision.reordering is not None:
         lines += ["", *_ways(decision.reordering)]
     if decision.thresholds:
-        lines.append("Thresholds: " + ", ".join(f"{name} {value:g}" for name, value in decision.thresholds.items()) + ".")
+        lines.append(f"Thresholds: {', '.join(_threshold(name, value) for name, value in decision.thresholds.items())}.")
     if decision.verdicts:
         lines += ["", "What each rule said:"]
         for verdict in decision.verdicts:
@@ -174,6 +175,11 @@ def _workers(number: int) -> str:
 
 def _ago(seconds: float) -> str:
     return "now" if seconds < 0.5 else f"{_span(seconds)} ago"
+
+
+def _threshold(name: str, value: float) -> str:
+    """By its name in the manifest."""
+    return f"{field_of(name).rpartition('.')[2]} {duration(value)}" if name.endswith("_after") else f"{name} {value:g}"
 
 
 def _span(seconds: float) -> str:

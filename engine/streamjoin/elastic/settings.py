@@ -127,23 +127,22 @@ class Settings:
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, float | int) and not isinstance(value, bool) and not math.isfinite(value):
-                raise ValueError(f"{_field(item.name)}: {value} must be a finite number")
+                raise ValueError(f"{field_of(item.name)}: {value} must be a finite number")
         taus = ("tau0", "tau1", "tau2", "tau3")
         for low, high in itertools.pairwise(taus):
-            if not 0 < getattr(self, low) < getattr(self, high) <= 1:
-                raise ValueError(
-                    f"{_field(low)}: {getattr(self, low):g} must be above 0 and below {high} ({getattr(self, high):g}), which is at most 1"
-                )
+            value, above = getattr(self, low), getattr(self, high)
+            if not 0 < value < above <= 1:
+                raise ValueError(f"{field_of(low)}: {value:g} must be above 0 and below {high} ({above:g}), which is at most 1")
         if not 0 <= self.max_per_hour <= MOST_PER_HOUR:
             raise ValueError(f"spec.scaling.maxPerHour: {self.max_per_hour} must be from 0 to {MOST_PER_HOUR}")
         if not 1 <= self.min_workers <= self.max_workers:
             raise ValueError(f"spec.workers.min: {self.min_workers} must be at least 1 and at most max ({self.max_workers})")
         for name in ("scale_up_after", "scale_down_after", "start_seconds"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{_field(name)}: {getattr(self, name):g} must not be negative")
+                raise ValueError(f"{field_of(name)}: {getattr(self, name):g} must not be negative")
         for name in ("capacity_tuples", "interval_seconds", "stale_after", "busy_target", "catch_up_seconds", "rising"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{_field(name)}: {getattr(self, name):g} must be positive")
+                raise ValueError(f"{field_of(name)}: {getattr(self, name):g} must be positive")
         for name in ("imbalance", "ratio_factor"):
             if not getattr(self, name) > 1:
                 raise ValueError(f"{name}: {getattr(self, name):g} must be above 1")
@@ -263,5 +262,6 @@ _FIELDS = {
 }
 
 
-def _field(name: str) -> str:
+def field_of(name: str) -> str:
+    """Where the manifest has a setting."""
     return f"spec.scaling.{name}" if name.startswith("tau") else _FIELDS.get(name, name)

@@ -105,9 +105,13 @@ class LocalStaging:
     def staged(self) -> Iterable[str]:
         if self._root.is_file():
             raise SinkError(f"{self._root}: is a file, and must be a directory for the results; remove it or choose another path")
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._root / STAGING) as entries:
-            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        return []
+        try:
+            with os.scandir(self._root / STAGING) as entries:
+                return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SinkError(f"files.path: {self._root} cannot be read ({error.strerror}); correct the path or the access to it") from error
 
     def remove(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -25,7 +25,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from streamjoin.language.analyzer import Analyzer
-from streamjoin.language.errors import SqlError, excerpt
+from streamjoin.language.errors import SqlError, excerpt, unparsed
 from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
 from streamjoin.language.tree import Call, Node, Reference, walk
@@ -99,10 +99,7 @@ def _parse(text: str) -> exp.Expr:
     except RecursionError:
         raise _too_deep(text) from None
     except SqlglotError as error:
-        details = getattr(error, "errors", None) or [{}]
-        where = f" at line {details[0]['line']}, column {details[0]['col']}" if details[0].get("line") else ""
-        reason = str(details[0].get("description") or error).split("\n", 1)[0].rstrip(".")
-        raise SqlError(f"cannot parse {excerpt(text)}{where}: {reason}", "write one Spark SQL expression") from None
+        raise SqlError(f"cannot parse {excerpt(text)}{unparsed(error)}", "write one Spark SQL expression") from None
 
 
 def _resolve(parsed: exp.Expr, streams: Mapping[str, Schema], text: str) -> Node:

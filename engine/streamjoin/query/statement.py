@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
+from streamjoin.language.errors import unparsed
 from streamjoin.query.bounds import ordinal
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Bounds, Constraint, Wanted
@@ -55,10 +56,7 @@ class Statement:
         except RecursionError:
             raise QueryError(Why.WRONG, "the query is nested too deeply; simplify it") from None
         except SqlglotError as error:
-            details = (getattr(error, "errors", None) or [{}])[0]
-            where = f" at line {details['line']}, column {details['col']}" if details.get("line") else ""
-            reason = str(details.get("description") or error).split("\n", 1)[0].rstrip(".")
-            raise QueryError(Why.WRONG, f"the query cannot be parsed{where}: {reason}; write one SELECT in DuckDB's SQL") from None
+            raise QueryError(Why.WRONG, f"the query cannot be parsed{unparsed(error)}; write one SELECT in DuckDB's SQL") from None
         if len(trees) != 1:
             raise QueryError(Why.WRONG, f"the query has {len(trees)} statements; write one SELECT")
         (tree,) = trees

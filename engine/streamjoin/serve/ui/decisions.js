@@ -73,10 +73,13 @@ export class Decisions {
 
 const mark = (one, x, y) => (one.target > one.workers ? `M${x} ${y - 9}l7 12h-14z` : one.target < one.workers ? `M${x} ${y + 9}l7 -12h-14z` : `M${x} ${y - 8}l7 8l-7 8l-7 -8z`);
 
+/** By its name in the manifest; waits are in seconds. */
+const threshold = ([name, value]) => (name.endsWith("_after") ? `${name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())} ${f.duration(value)}` : `${name} ${value}`);
+
 /** A record of the ledger with all that was known, as elements. */
 function told({ decision, first_at: first, last_at: last, count, realised }) {
   const inputs = decision.inputs, found = [h("p", {}, h("b", {}, headline(decision)), `: ${decision.sentence}. ${f.time(first)}${count > 1 ? `, the same until ${f.time(last)}` : ""}.`)];
-  if (inputs) found.push(h("p", {}, `It was decided by a sample of plan ${inputs.generation}: τ ${f.tau(inputs.tau_max)} at most, ${f.tau(inputs.tau_mean)} on average${inputs.shed_fraction ? `, ${f.share(inputs.shed_fraction)} shed` : ""}. Thresholds: ${Object.entries(decision.thresholds).map(([name, value]) => `${name} ${value}`).join(", ")}.`));
+  if (inputs) found.push(h("p", {}, `It was decided by a sample of plan ${inputs.generation}: τ ${f.tau(inputs.tau_max)} at most, ${f.tau(inputs.tau_mean)} on average${inputs.shed_fraction ? `, ${f.share(inputs.shed_fraction)} shed` : ""}. Thresholds: ${Object.entries(decision.thresholds).map(threshold).join(", ")}.`));
   if (decision.reordering) {
     const ways = h("table"), { changes, rounds, seconds, measured } = decision.reordering, { exchange } = measured;
     const rate = (name) => ({ name, of: (one) => `${f.short(one[name === "sent" ? "bytes_before" : "bytes_after"])}B/s` });
