@@ -546,7 +546,10 @@ REFUSED = [
 BEYOND = {
     "a later join that no key serves, and a model that needs one",
     "two joins with one directory for their results",
-    "three streams: two joins",
+    "three streams: a join beside it that names one stream",
+    "three streams: an outer join of three streams beside one of two",
+    "three streams: rows of two streams beside rows of three",
+    "three streams: more pairs of keys than one scheme can cut",
     "an event time that the results do not have",
     "results that are made of themselves",
     "results with a column of nothing",

@@ -49,8 +49,6 @@ ACCEPTED: dict[str, str] = {
     "spec.epoch.interval: rule: must be at least 0s and at most 1h": "from 10ms on before: the bound is looser",
     "spec.joins[]: rule: must be given: when tuples match (SQL over the columns of all streams); and on, its former name, must not be given"
     " too": FORMER_NAME,
-    "spec: rule: rows of a window counts the records of two streams, and there are more; give within, or before and after, or unbounded:"
-    " true": TWO_STREAMS,
     "spec: rule: the name of a join of three and more streams may not change; make another StreamJoin": TWO_STREAMS,
     "spec: rule: a stream reads the results of a join that is not there; name one of joins": NEW_FIELD,
     "spec: rule: a stream of results needs the two streams of that join beside it, and one to join its results with; give them": NEW_FIELD,

@@ -205,16 +205,9 @@ class Job:
                 found[number] = of_join[place.stream]
         return tuple(found)
 
-    def expected_of(self, placed: PlacedGraph) -> tuple[float | None, ...]:
-        """What is expected to be held of each stream of a join over three and more, once."""
-        found = self.expected_of_places()
-        at = {place.stream: number for number, place in zip(placed.places, placed.graph.places, strict=True)}
-        return tuple(found[at[stream]] for stream in range(len(placed.streams)))
-
     @property
     def window_seconds(self) -> tuple[float, float] | None:
-        """For how long a left, and a right, tuple is held, the watermarks' delays and some epochs included; infinite in a window without
-        end. None where no time says it (rows), and for three and more streams."""
+        """For how long a left, and a right, tuple is held, delays and some epochs included; None: of rows, and of three and more streams."""
         if self.window.kind is WindowKind.ROWS or len(self.streams) != 2:
             return None
         left, right = self._expected_at((1.0, 1.0))
@@ -291,8 +284,7 @@ class Job:
 
     def to_end(self, held: Iterable[int]) -> frozenset[int]:
         """Where tuples can match nothing any more, as nothing comes any more, of the places where some are ``held``: those of the joins
-        that the fewest others come before, as others may read what they give. None, if no tuple comes alone; of a chain, all. Tuples of
-        joins over three and more streams never come alone, and stay."""
+        that the fewest others come before. None, if no tuple comes alone, nor of a join over three and more streams; of a chain, all."""
         if self.model == HANDSHAKE:  # tuples that have yet to meet do so on their way out of the chain
             return frozenset(held)
         if not self.gives_unmatched:

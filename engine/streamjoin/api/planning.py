@@ -238,7 +238,9 @@ def _expected(job: Job) -> tuple[SideStatistics, ...]:
 def _sequences(job: Job, placed: PlacedGraph, tasks: int) -> list[str]:
     """In which order the streams of a join would meet, and how, by what the manifest expects of them."""
     graph, rates = placed.graph, [job.streams[stream].expected_rate or 1.0 for stream in placed.streams]
-    expected = job.expected_of(placed)
+    of_places = job.expected_of_places()
+    at = {place.stream: number for number, place in zip(placed.places, graph.places, strict=True)}
+    expected = [of_places[at[stream]] for stream in range(len(placed.streams))]
     held = [
         rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples
         for tuples, rate in zip(expected, rates, strict=True)
