@@ -207,7 +207,7 @@ class Job:
 
     @property
     def window_seconds(self) -> tuple[float, float] | None:
-        """For how long a left, and a right, tuple is held, delays and some epochs included; None: of rows, and of three and more streams."""
+        """For how long a left, and a right, tuple is held, delays and some epochs included; None: of rows, or more streams."""
         if self.window.kind is WindowKind.ROWS or len(self.streams) != 2:
             return None
         left, right = self._expected_at((1.0, 1.0))
