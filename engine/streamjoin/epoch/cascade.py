@@ -36,8 +36,6 @@ from streamjoin.state.store import HeldRun, places_of, rows_selected
 SENT_BYTES = 32 << 20
 """Partial results go on in pieces made of about so many bytes."""
 
-FETCHED = -1
-"""What pieces of tuples that are fetched have instead of a step's number, and those by which they are asked for."""
 ROW_BITS, RUN_BITS = 31, 20
 TASK_SHIFT = ROW_BITS + RUN_BITS
 """A reference is a task, a number of a run there, and a row of it: it ascends by these."""
@@ -104,6 +102,9 @@ class Cascade:
         """By task and stream, to which tuples."""
         self._fetched: list[Piece] = []
         self._steps = [step for of_head in self._by_head for step in of_head]
+        self._fetching = self._steps[0].number
+        """What pieces of tuples that are fetched have instead of a step's number, and those by which they are asked for: that of a step to
+        which none is sent."""
         self._found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
         """What each step has found for the next one, by step."""
         self._held: Runs = {}
@@ -160,9 +161,9 @@ class Cascade:
             else:
                 self._join_shipped(step, of_step)
         if self._fetching_round == 0:
-            self._fetched = [self._tuples_of(piece) for piece in came[FETCHED]]
+            self._fetched = [self._tuples_of(piece) for piece in came[self._fetching]]
         elif self._fetching_round == 1:
-            self._complete(came[FETCHED])
+            self._complete(came[self._fetching])
         self._round += 1
 
     def _due(self) -> list[tuple[Step, Phase]]:
@@ -234,7 +235,7 @@ class Cascade:
                 asked = self._asked[task, number] = references[tasks == task]
                 data = pa.RecordBatch.from_pydict({column: asked}).serialize()
                 self._count(self._last, task, data.size, len(asked))
-                yield Piece(task, self._report.task, number, data, FETCHED)
+                yield Piece(task, self._report.task, number, data, self._fetching)
 
     def _tuples_of(self, question: Piece) -> Piece:
         """The tuples that a task asks for, whose number is the question's area."""
@@ -245,7 +246,7 @@ class Cascade:
         parts = [self._finisher.tuples(stream, self._referred[run].run.batch, rows[runs == run]) for run in np.unique(runs).tolist()]
         data = (parts[0] if len(parts) == 1 else pa.concat_batches(parts)).serialize()
         self._count(self._last, question.area, data.size, len(references))
-        return Piece(question.area, self._report.task, question.place, data, FETCHED)
+        return Piece(question.area, self._report.task, question.place, data, self._fetching)
 
     def _complete(self, answers: Sequence[Piece]) -> None:
         """Write the results whose tuples have come."""
