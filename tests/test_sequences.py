@@ -285,7 +285,7 @@ def test_people_are_shown_what_others_would_send() -> None:
     for row in steps[1:]:
         assert len(re.findall(r"[kMG]?B/s", row)) == len(Meeting), row
         assert row.endswith(tuple(Meeting))
-    assert re.fullmatch(r"2 rounds of 1 ms, and 250 MB/s of each of 1 tasks: 2.* ms of an epoch of 1 s", rounds)
+    assert re.fullmatch(r"2 rounds of 1 ms, and 250 MB/s of 1 task, each: 2.* ms of an epoch of 1 s", rounds)
     assert all(line == line.rstrip() for line in lines)
 
 

@@ -8,7 +8,7 @@ from streamjoin.elastic.arbitration import Bill
 from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering
 from streamjoin.elastic.ledger import Ledger, Record
 from streamjoin.elastic.rules.sentences import duration
-from streamjoin.elastic.sequences import Flowing, bytes_text
+from streamjoin.elastic.sequences import Flowing, bytes_text, counted
 from streamjoin.elastic.settings import Mode, field_of
 
 _MOST_CANDIDATES = 12
@@ -124,8 +124,11 @@ def _ways(reordering: Reordering) -> list[str]:
     held = ", ".join(f"{tuples:,.0f}" for tuples in known.held)
     shares = ", ".join(f"{share:.2g}" for share in known.selectivities)
     exchange = known.exchange
-    text = f"It was decided by {rates} tuples/s, {held} held tuples, and edges that {shares} of all pairs match by; a round of the exchange"
-    text += f" took {exchange.round_seconds * 1e3:.3g} ms, and each of {exchange.tasks} tasks sent {bytes_text(exchange.bytes_per_second)}."
+    text = (
+        f"It was decided by {rates} tuples/s, {held} held tuples, and edges that {shares} of all pairs match by; a round of the exchange "
+        f"took {exchange.round_seconds * 1e3:.3g} ms, and each of {counted(exchange.tasks, 'task')} sent "
+        f"{bytes_text(exchange.bytes_per_second)}."
+    )
     return [*_aligned(rows, left=(0, 1, 3)), "", text]
 
 

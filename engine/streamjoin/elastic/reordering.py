@@ -6,7 +6,7 @@ The driver chooses ways by itself (:mod:`streamjoin.elastic.sequences`); here is
 from __future__ import annotations
 
 from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering, WayChange
-from streamjoin.elastic.sequences import Flowing, Way, Ways, bytes_text, how_text, order_text, priced, rounds_of
+from streamjoin.elastic.sequences import Flowing, Way, Ways, bytes_text, counted, how_text, order_text, priced, rounds_of
 from streamjoin.elastic.settings import Mode
 from streamjoin.language.graph import JoinGraph
 
@@ -32,7 +32,7 @@ def reordered(
     sentence = (
         f"{'' if join is None else f'{join}: '}new tuples of {which} meet the other streams in another way, by which "
         f"{bytes_text(totals[1])} in place of {bytes_text(totals[0])} are expected to be sent, "
-        f"in {_rounds(rounds[1])} in place of {rounds[0]}: "
+        f"in {counted(rounds[1], 'round')} in place of {rounds[0]}: "
         f"{_milliseconds(seconds[1])} of an epoch in place of {_milliseconds(seconds[0])}"
     )
     return Decision(
@@ -54,10 +54,6 @@ def reordered(
 def way_text(graph: JoinGraph, way: Way) -> str:
     """``b, c: ask``."""
     return f"{order_text(graph, way)}: {how_text(way)}"
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -321,8 +321,8 @@ def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
             members.append(step.stream)
     exchange = flowing.exchange
     rounds = (
-        f"{rounds_of(ways)} rounds of {exchange.round_seconds * 1e3:.3g} ms, and "
-        f"{bytes_text(exchange.bytes_per_second)} of each of {exchange.tasks} tasks: "
+        f"{counted(rounds_of(ways), 'round')} of {exchange.round_seconds * 1e3:.3g} ms, and "
+        f"{bytes_text(exchange.bytes_per_second)} of {counted(exchange.tasks, 'task')}, each: "
         f"{exchange.seconds(rounds_of(ways), _sent(graph, flowing, ways)) * 1e3:.3g} ms of an epoch of {exchange.epoch_seconds:.3g} s"
     )
     return [*_aligned(rows), "", *_aligned(steps), "", rounds]
@@ -351,6 +351,10 @@ def how_text(way: Way) -> str:
     meetings = [way.meeting(step).value for step in range(1, len(way.order))]
     each = meetings[:1] if len(set(meetings)) == 1 else meetings
     return ", ".join(each) + (", fetch the rest" if way.fetches else "")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def bytes_text(per_second: float) -> str:
