@@ -49,6 +49,8 @@ def allocate(review: Review) -> Verdict:
     if settings.is_predictive and tau is not None and settings.unshed(tau) >= settings.tau2:
         # It is not foreseen, but so: what is held does not come and go with a burst.
         after = 0.0
+    if settings.is_predictive and state.jumps.since is not None and state.jumps.usually_last:
+        after = 0.0
     if hold.seconds < after:
         return review.wait(rule, f"tau {_reached(settings)}", hold.seconds, after)
     return _relieve(review, latest, hold.seconds)
@@ -145,6 +147,11 @@ def _target_up(review: Review, latest: Reading, capacity: int) -> int:
     if high <= capacity:
         return capacity
     least = capacity if latest.starting else capacity + 1
+    if latest.starting and settings.is_predictive:
+        # One more would keep all of them waiting until it has started, too.
+        asked = review.asked.at(capacity)
+        if asked is not None and asked.tau_max * review.coming < full_tau(review.state, settings):
+            return capacity
     found = review.asked.fewest(least, high, lambda prospect: prospect.tau_max * review.coming <= settings.level)
     if found is not None:
         return found
