@@ -68,13 +68,13 @@ class Jumps:
         self.since = None
 
     @property
-    def usually_last(self) -> bool:
-        """Whether a jump is believed with its first sample."""
-        return (sum(self.lasted) + 1) / (len(self.lasted) + 2) >= LIKELY
+    def is_believed_at_once(self) -> bool:
+        """Whether a jump is under way that is believed since its first sample."""
+        return self.since is not None and (sum(self.lasted) + 1) / (len(self.lasted) + 2) >= LIKELY
 
     def believed(self, at: float) -> Pair | None:
         """The rates of the jump that is under way; None where there is none, or it may still be a burst."""
-        if self.since is None or not (self.usually_last or at - self.since >= SMOOTH_SECONDS / 2):
+        if self.since is None or not (self.is_believed_at_once or at - self.since >= SMOOTH_SECONDS / 2):
             return None
         return self.rates
 

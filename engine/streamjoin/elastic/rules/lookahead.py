@@ -1,7 +1,7 @@
 """How full the fullest worker is going to be, and when that is full. By the policy ``predictive``; by the others: how full it is.
 
-What will be held follows from the window and the rates (``outlook``), at the rates of the season if those are higher (``season``); what the
-fullest worker's share of it is going to be, from how that share has changed (``trend``).
+What will be held follows from the window and the rates (``outlook``), at those of a jump that is believed (``jumps``) or of the season
+(``season``) if they are higher; what the fullest worker's share of it is going to be, from how that share has changed (``trend``).
 """
 
 from __future__ import annotations
