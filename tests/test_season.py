@@ -160,9 +160,9 @@ def test_extremes() -> None:
 
 
 def test_with_a_season_less_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rushes by the clock, as workers are there in time; for about the same bill."""
+    """Of rushes by the clock, as workers are there in time; for about the same bill. On the first two days nobody knows them."""
     join = SimulatedJoin(settings=SETTINGS, window_seconds=(SPAN, SPAN), share=0.05)
-    traffic = generate("rush", days=7, step_seconds=30, seed=1, rates=(1000, 1000))
+    traffic = generate("rush", days=10, step_seconds=30, seed=1, rates=(1000, 1000))
     own = simulate(join, traffic, StreamJoin(join))
     monkeypatch.setattr(Season, "believed", None)
     without = simulate(join, traffic, StreamJoin(join))

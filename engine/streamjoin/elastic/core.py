@@ -155,6 +155,11 @@ class DecisionCore:
         left, right = reading.held
         left_rate, right_rate = reading.rates
         if left is not None and right is not None and left_rate is not None and right_rate is not None:
+            if settings.is_predictive:
+                if state.outlook.at is None or at - state.outlook.at > LONGEST_GAP_SECONDS:
+                    state.jumps.forget()
+                else:
+                    state.jumps.observe(at, (left_rate, right_rate), state.outlook.rates, ahead(settings))
             state.outlook.observe(at, (left / reading.kept, right / reading.kept), (left_rate, right_rate))
             if settings.is_predictive:
                 state.season.observe(at, (left_rate, right_rate))

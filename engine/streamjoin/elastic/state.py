@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from streamjoin.elastic.jumps import Jumps
 from streamjoin.elastic.outlook import Outlook, Trend
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.season import Season
@@ -152,6 +153,8 @@ class State:
     """When the last plans were applied, oldest first; whoever wanted them."""
     outlook: Outlook = field(default_factory=Outlook)
     """Kept across plans: what the window holds does not depend on them."""
+    jumps: Jumps = field(default_factory=Jumps)
+    """Kept likewise."""
     season: Season = field(default_factory=Season)
     """Kept likewise."""
     spells: Spells = field(default_factory=Spells)
@@ -193,7 +196,7 @@ class State:
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Reading | Outlook | Season | Spells):
+            if isinstance(value, Reading | Outlook | Jumps | Season | Spells):
                 value = value.to_json()
             elif isinstance(value, Hold | Behind | Attempt):
                 value = {name: getattr(value, name) for name in value.__slots__}
@@ -229,6 +232,8 @@ class State:
                 values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
             if "spells" in values:
                 values["spells"] = Spells.from_json(values["spells"])
+            if "jumps" in values:
+                values["jumps"] = Jumps.from_json(values["jumps"])
             if "season" in values:
                 values["season"] = Season.from_json(values["season"])
             if "outlook" in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streamjoin.elastic.decision import Kind, Reason, Verdict
-from streamjoin.elastic.rules.lookahead import FORESIGHT_SECONDS, ahead, budget_ends, expected_tau, full_tau
+from streamjoin.elastic.rules.lookahead import FORESIGHT_SECONDS, ahead, budget_ends, expected_tau, full_tau, present_rates
 from streamjoin.elastic.rules.replan import replan_that_relieves
 from streamjoin.elastic.rules.review import Review
 from streamjoin.elastic.rules.sentences import by_whom, duration, from_to, listed, worker_count
@@ -49,6 +49,9 @@ def allocate(review: Review) -> Verdict:
     if settings.is_predictive and tau is not None and settings.unshed(tau) >= settings.tau2:
         # It is not foreseen, but so: what is held does not come and go with a burst.
         after = 0.0
+    if settings.is_predictive and state.jumps.believed(latest.taken_at) is not None:
+        # It is no burst, and each sample that is waited for fills the window further.
+        after = 0.0
     if hold.seconds < after:
         return review.wait(rule, f"tau {_reached(settings)}", hold.seconds, after)
     return _relieve(review, latest, hold.seconds)
@@ -73,7 +76,7 @@ def _relieve(review: Review, latest: Reading, seconds: float) -> Verdict:
     if settings.is_predictive:
         soon, when = expected_tau(state, settings, tau), duration(ahead(settings))
         near = f"above {full_tau(state, settings):.2f} (tau2 is {settings.tau2:g}){by_whom(latest)}"
-        why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}{_by_season(review)}, {near}"
+        why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}{_by_season(review)}{_by_jump(review)}, {near}"
     else:
         why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {duration(seconds)}{by_whom(latest)}"
     reason = Reason.FULL
@@ -145,6 +148,10 @@ def _target_up(review: Review, latest: Reading, capacity: int) -> int:
     if high <= capacity:
         return capacity
     least = capacity if latest.starting else capacity + 1
+    enough = review.asked.at(capacity) if latest.starting and settings.is_predictive else None
+    if enough is not None and enough.tau_max * review.coming < full_tau(review.state, settings):
+        # The plan begins when the last worker has started: one that is asked for now would keep the others waiting.
+        return capacity
     found = review.asked.fewest(least, high, lambda prospect: prospect.tau_max * review.coming <= settings.level)
     if found is not None:
         return found
@@ -184,10 +191,20 @@ def _below(review: Review, tau: float) -> str:
     return f"stays below {full_tau(review.state, settings):.2f} (tau2 is {settings.tau2:g}): {said}"
 
 
+def _by_jump(review: Review) -> str:
+    """That the rates have jumped, and why that is believed at once, where it is."""
+    jumps = review.state.jumps
+    rates = jumps.believed(review.latest.taken_at)
+    if rates is None:
+        return ""
+    why = f", and {sum(jumps.lasted)} of the last {len(jumps.lasted)} such jumps lasted" if jumps.is_believed_at_once else ""
+    return f" (rates have jumped from {jumps.usual:,.0f} to {sum(rates):,.0f} tuples/s{why})"
+
+
 def _by_season(review: Review) -> str:
     """What the season says of the rates until workers could be there, if it is more than they are now."""
     state = review.state
-    season, now = state.season.highest(ahead(review.settings)), sum(state.outlook.rates)
+    season, now = state.season.highest(ahead(review.settings)), sum(present_rates(state))
     if season is None or sum(season) <= _BUSIER * now:
         return ""
     most = state.season.factor

@@ -1,7 +1,7 @@
 """How full the fullest worker is going to be, and when that is full. By the policy ``predictive``; by the others: how full it is.
 
-What will be held follows from the window and the rates (``outlook``), at the rates of the season if those are higher (``season``); what the
-fullest worker's share of it is going to be, from how that share has changed (``trend``).
+What will be held follows from the window and the rates (``outlook``), at those of a jump that is believed (``jumps``) or of the season
+(``season``) if they are higher; what the fullest worker's share of it is going to be, from how that share has changed (``trend``).
 """
 
 from __future__ import annotations
@@ -50,6 +50,13 @@ def coming(state: State, settings: Settings) -> float:
     return max(1.0, _grown(state, settings, ahead(settings)), _settled(state, settings, ahead(settings)))
 
 
+def present_rates(state: State) -> Pair:
+    """Tuples per second, by side: the average of the last samples, or that of a jump that is believed, if more."""
+    outlook = state.outlook
+    jump = None if outlook.at is None else state.jumps.believed(outlook.at)
+    return outlook.rates if jump is None or sum(jump) < sum(outlook.rates) else jump
+
+
 def budget_ends(settings: Settings, reading: Reading) -> bool:
     """Whether the budget for lost results is going to be spent before workers that are added after ``scale_up_after`` would be there."""
     left = reading.budget_seconds
@@ -58,16 +65,16 @@ def budget_ends(settings: Settings, reading: Reading) -> bool:
 
 def _grown(state: State, settings: Settings, seconds: float) -> float:
     """What will be held in so many seconds / what is held now: at the rates of now, or at those of the season, if more."""
-    outlook, spans = state.outlook, settings.window_seconds
+    outlook, spans, rates = state.outlook, settings.window_seconds, present_rates(state)
     season = state.season.rates(seconds)
-    return outlook.growth(spans, seconds, None if season is None else _larger(outlook.rates, season))
+    return outlook.growth(spans, seconds, rates if season is None else _larger(rates, season))
 
 
 def _settled(state: State, settings: Settings, seconds: float) -> float:
     """By which factor what is held grows once the window has taken in the rates of now, or the season's of the next so many seconds, if
     those are higher."""
-    outlook, season = state.outlook, state.season.highest(seconds)
-    return outlook.settled(settings.window_seconds, None if season is None else _larger(outlook.rates, season))
+    rates, season = present_rates(state), state.season.highest(seconds)
+    return state.outlook.settled(settings.window_seconds, rates if season is None else _larger(rates, season))
 
 
 def _larger(first: Pair, second: Pair) -> Pair:
