@@ -66,7 +66,7 @@ def in_their_turn(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts each group together, and the groups and then the long tests at the front: processes take tests in this order."""
+    """Puts each group together, and the groups, long tests and small groups at the front: processes take tests in this order."""
     if not any("[" in argument for argument in config.args):  # which asks for this very case
         kept = in_their_turn(items)
         chosen = set(kept)
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
     def place(item: pytest.Item) -> int:
-        marks = (*GROUPS, "prometheus")
+        marks = (*GROUPS, "prometheus", "xdist_group")
         return next((place for place, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
 
     items.sort(key=place)

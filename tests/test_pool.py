@@ -32,6 +32,8 @@ from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 from worker_processes import ProcessRunner
 
+pytestmark = pytest.mark.xdist_group("hosts")  # one process forks all hosts
+
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[ProcessRunner]:
