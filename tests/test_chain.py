@@ -159,7 +159,7 @@ def test_neighbours_differ_by_a_block_and_the_ends_of_a_chain_by_one_for_each_li
     """The papers say that workers differ by one block at most. So they do until tuples expire: then what is dropped, and what is pushed on
     in less than a block, may leave each worker almost a block ahead of the next."""
     most = {False: 0.0, True: 0.0}
-    for seed in range(how_many(400, of=4)):
+    for seed in range(how_many(400, of=2)):
         chance = random.Random(seed)
         workers, block = chance.choice([3, 4]), chance.choice([2, 3, 8])
         reach = chance.choice([(3.0, 3.0), (10.0, 10.0), UNBOUNDED])
