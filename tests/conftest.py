@@ -36,9 +36,9 @@ hypothesis.settings.load_profile("untimed")
 
 gc.set_threshold(50_000, 20, 50)  # What the imports left is looked through once in a while, rather than a hundred times a minute.
 
-GROUPS = ("apiserver", "spark", "kafka")
+GROUPS = ("apiserver", "kafka", "spark")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
-others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second API server there.
+others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second server there.
 """
 
 
