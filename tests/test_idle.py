@@ -1,4 +1,4 @@
-"""An operator with nothing to do writes nothing: joins of the examples (``make test-all``: each) and every pod template of the documentation.
+"""An operator with nothing to do writes nothing: joins of the examples (each by ``make test-all``) and every pod template of the docs.
 
 On a real API server, by a clock that only the test moves. All joins are in one namespace and come to rest together; then ten minutes pass,
 with all polls and checks that fall into them.
