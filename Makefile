@@ -2,9 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Three processes have the tests of Spark, of the API server and of Kafka to begin with (tests/conftest.py), which wait a good deal. With a
-# fourth one, on two cores, those of the operator now and then wait in vain.
-PYTEST ?= $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# Three processes have the tests of Spark, of the API server and of Kafka to begin with (tests/conftest.py), which wait a good deal. The fourth
+# one has the others meanwhile, at a lower priority: on two cores, tests of the operator would otherwise now and then wait in vain.
+PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of Python processes. In a container where this is set, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 

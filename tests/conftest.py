@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -14,7 +15,7 @@ import hypothesis
 import pytest
 
 import apiserver
-from cases import in_turn
+from cases import how_many, in_turn
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_te
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that is busy fails no test
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=how_many(100, of=3))  # a machine that is busy fails no test
 hypothesis.settings.load_profile("untimed")
 
 gc.set_threshold(50_000, 20, 50)  # What the imports left is looked through once in a while, rather than a hundred times a minute.
 
-GROUPS = ("apiserver", "spark", "kafka")
+GROUPS = ("apiserver", "kafka", "spark")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
-others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second API server there.
+others share a server. A test with two marks is in the first one's group: one with Spark, too, would start a second server there.
 """
 
 
@@ -65,7 +66,7 @@ def in_their_turn(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts each group together, and the groups and then the long tests at the front: processes take tests in this order."""
+    """Puts each group together, and the groups, long tests and small groups at the front: processes take tests in this order."""
     if not any("[" in argument for argument in config.args):  # which asks for this very case
         kept = in_their_turn(items)
         chosen = set(kept)
@@ -73,13 +74,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
     def place(item: pytest.Item) -> int:
-        marks = (*GROUPS, "prometheus")
+        marks = (*GROUPS, "prometheus", "xdist_group")
         return next((place for place, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
 
     items.sort(key=place)
     for item in items:
         if place(item) < len(GROUPS):
             item.add_marker(pytest.mark.xdist_group(GROUPS[place(item)]))
+
+
+MAKES_WAY = 5
+"""The niceness of a process from its first test of no group on: see the Makefile."""
+
+
+@functools.cache
+def make_way() -> None:
+    os.nice(MAKES_WAY)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of groups wait for other processes, with deadlines; the others, and their children, take what processor time these leave."""
+    if "PYTEST_XDIST_WORKER" in os.environ and not any(item.get_closest_marker(mark) for mark in (*GROUPS, "prometheus")):
+        make_way()
 
 
 @pytest.fixture(scope="session", autouse=True)

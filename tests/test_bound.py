@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from cases import how_many
 from streamjoin.elastic.bound import least_moved, pairs_that_match
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.mapping import map_tasks
@@ -112,7 +113,7 @@ def test_no_grid_of_as_many_tasks_and_no_larger_load_moves_less() -> None:
 def test_no_plan_of_another_model_with_as_many_tasks_and_no_larger_load_moves_less() -> None:
     rng = np.random.default_rng(72)
     compared = 0
-    for case in range(40):
+    for case in range(how_many(40, of=2)):
         statistics, main = random_case(rng)
         old = scheme_of(rng, statistics, main, int(rng.integers(1, 9)))
         tasks = int(rng.integers(1, 9))

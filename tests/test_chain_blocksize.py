@@ -15,6 +15,7 @@ from streamjoin.chain.blocksize import Load, by_transmission, imbalance_factor, 
 from streamjoin.chain.measure import Measured, measure
 from streamjoin.chain.messages import TupleBlock
 
+pytestmark = pytest.mark.xdist_group("blocksize")  # what is measured is kept
 WEIGHTS = (0.2, 0.5, 0.7)
 
 

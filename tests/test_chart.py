@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -350,6 +351,7 @@ def test_the_first_way_to_install_that_is_documented_is_into_named_namespaces(do
 
 @pytest.mark.apiserver
 def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: ApiServer) -> None:
+    @functools.cache
     def notes(*flags: str) -> str:
         call = ("install", "noted", str(CHART), "--namespace", "operators", "--dry-run=server", *flags)
         return cluster.helm(*call).stdout.partition("NOTES:")[2]

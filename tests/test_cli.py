@@ -49,6 +49,7 @@ from streamjoin.runner import java
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 
+pytestmark = pytest.mark.xdist_group("cli")  # one process forks those of all
 DEADLINE_SECONDS = 60
 GIB = 1 << 30
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from cases import some
 from harness import manifest_text
 from lossy_runs import Case, draw, run
 from streamjoin.cli import main
@@ -231,7 +232,7 @@ class TestArithmetic:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", some(SEEDS, of=3, since=1))
     def test_the_interval_holds_the_share_that_is_true_by_duckdb(self, seed: int, tmp_path: Path) -> None:
         outcome, _ = run(draw(seed), tmp_path)
         assert outcome.holds, str(outcome)

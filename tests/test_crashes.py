@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cases import how_many, some
 from harness import (
     SECOND,
     START,
@@ -176,7 +177,7 @@ def nth(number: int, fault: str) -> Callable[[str, str], str | None]:
 def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, small: str, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
     calls = count_storage_calls(tmp_path / "count", inputs)
     assert len(calls) > (30 if small == "in files" else 9)
-    for number, call in enumerate(calls):
+    for number, call in some(enumerate(calls), of=3, since=FAULTS.index(fault)):
         root = tmp_path / str(number)
         storage = FaultyStorage(ObjectStorage(str(root / "state")), nth(number, fault))
         job = job_at(root)
@@ -195,7 +196,7 @@ ONCE = ("claim", "republish", "sweep", "deploy", "gather")
 def test_the_driver_may_die_at_any_step_of_any_epoch(
     step: str, runner_survives: bool, small: str, tmp_path: Path, inputs: tuple[Input, Input]
 ) -> None:
-    for visit in range(1 if step in ONCE else 6):
+    for visit in range(1) if step in ONCE else some(range(6), of=3, since=STEPS.index(step)):
         root = tmp_path / str(visit)
         visits = iter(range(1_000))
 
@@ -217,7 +218,7 @@ def test_the_driver_may_die_at_any_step_of_any_epoch(
 
 
 def test_random_faults_in_long_sequences(small: str, tmp_path: Path) -> None:
-    for seed in range(15):
+    for seed in range(how_many(15, of=3)):
         rng = random.Random(seed)
         inputs = make_inputs(seed, epochs=10)
         root = tmp_path / str(seed)
@@ -246,7 +247,7 @@ class MortalRunner(InlineRunner):
 
 
 def test_workers_may_lose_their_runs_at_any_epoch(tmp_path: Path) -> None:
-    for seed in range(10):
+    for seed in range(how_many(10, of=2)):
         inputs = make_inputs(seed, epochs=8)
         root = tmp_path / str(seed)
         driver = finish(root, inputs, ObjectStorage(str(root / "state")), MortalRunner(random.Random(seed)))
@@ -340,7 +341,7 @@ def test_a_task_that_is_run_twice_counts_once(tmp_path: Path, inputs: tuple[Inpu
 
 @pytest.mark.parametrize("step", ["plan", "tasks", "commit", "publish", "clean"])
 def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
-    for visit in range(4):
+    for visit in some(range(4), of=2, since=STEPS.index(step)):
         root = tmp_path / str(visit)
         storage = ObjectStorage(str(root / "state"))
         visits = iter(range(1_000))

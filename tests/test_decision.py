@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from cases import how_many
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind, Reason, Verdict
 from streamjoin.elastic.events import (
@@ -619,7 +620,7 @@ QUICK = replace(SETTINGS, scale_down_after=120.0, scale_up_after=60.0)
 
 def test_whatever_comes_in_only_sound_and_fresh_samples_remove_workers() -> None:
     removed: dict[Reason, int] = {}
-    for seed in range(250):
+    for seed in range(how_many(250, of=3)):
         for step, (core, decision, now, last) in enumerate(play(history(seed), QUICK)):
             told = f"seed {seed}, step {step}: {decision}"
             assert 1 <= decision.target <= 16, told

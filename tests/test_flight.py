@@ -42,6 +42,7 @@ from test_query_follow import Server as HttpServer
 from test_query_follow import job_in, last_of, run, written
 from waiting import wait_for
 
+pytestmark = pytest.mark.xdist_group("flight")  # one join and one server for all
 QUICK = FollowLimits(heartbeat_seconds=0.2, look_seconds=0.05)
 
 

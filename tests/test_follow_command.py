@@ -38,6 +38,7 @@ from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator import plugin
 from waiting import wait_for
 
+pytestmark = pytest.mark.xdist_group("follow")  # one server for all
 OUTPUT = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"size": 40, "key": "a"}}
 
 

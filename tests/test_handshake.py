@@ -115,7 +115,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         counts.update({name: count for name, (count, *_) in entry.checkpoint.totals.items() if name.startswith("chain/")})
 
 
-@pytest.mark.parametrize("part", some(range(8), of=3))
+@pytest.mark.parametrize("part", some(range(8), of=4))
 def test_output_equals_the_oracle_at_the_end_of_the_input(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)

@@ -24,7 +24,7 @@ from test_handshake import Case
 from test_many_streams_spark import MOST_WORKERS, Shaken
 from test_spark import start_spark
 
-CASES = how_many(6)
+CASES = how_many(6, of=2)
 SEED = os.environ.get("STREAMJOIN_SEED")
 EPOCHS = 12
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(60 * max(CASES, 5))]

@@ -236,7 +236,7 @@ def run_case(seed: int, root: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("part", some(range(8), of=3))
+@pytest.mark.parametrize("part", some(range(8), of=4))
 def test_output_equals_the_oracle_for_random_joins(part: int, tmp_path: Path) -> None:
     if SEED is not None:
         if part == 0:

@@ -55,7 +55,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("part", some(range(8), of=3))
+@pytest.mark.parametrize("part", some(range(8), of=4))
 def test_output_equals_the_oracle_for_random_joins_of_every_type(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import jsonschema
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -189,6 +188,8 @@ def test_a_schema_evolves_while_the_join_runs_and_what_cannot_be_read_is_a_dead_
 def test_results_name_the_schema_that_is_registered_for_the_topic(
     form: str, key: str | None, broker: KafkaBroker, registry: RegistryServer, tmp_path: Path
 ) -> None:
+    import jsonschema  # which makes dozens of grammars, for seconds: not in each process that merely collects the tests
+
     sink = {"format": form, "schemaRegistry": {"url": registry.url}} | ({} if key is None else {"key": key})
     join = RegisteredJoin(broker, tmp_path, registry, sink=sink)
     join.feed(80)

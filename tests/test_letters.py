@@ -1,7 +1,7 @@
 """Streams that are mostly malformed and late: each record is accounted for once, in results, letters and counters, in bounded memory.
 
-``STREAMJOIN_LETTERS`` says how many malformed records there are, and as many late ones: 50,000 by default. A million show what memory that
-takes::
+``STREAMJOIN_LETTERS`` says how many malformed records there are, and as many late ones: 12,500 by default, and 50,000 in
+``make test-all``. A million show what memory that takes::
 
     STREAMJOIN_LETTERS=1000000 pytest -s tests/test_letters.py
 """
@@ -27,11 +27,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from cases import ALL
 from harness import SECOND, START, output_of
 from kafka_broker import KafkaBroker
 from kafka_join import produce
 
-COUNT = int(os.environ.get("STREAMJOIN_LETTERS", "50000"))
+COUNT = int(os.environ.get("STREAMJOIN_LETTERS", "50000" if ALL else "12500"))
 GOOD = 20_000
 """Of each stream."""
 FILES = 12

@@ -23,6 +23,7 @@ from streamjoin.runner import machine_code as machine_code_module
 from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 
+pytestmark = pytest.mark.xdist_group("native")  # compiled once
 ENGINE = Path(__file__).parents[1] / "engine"
 
 MODULE = """

@@ -32,6 +32,7 @@ from streamjoin.epoch.ports import EpochResult
 from streamjoin.serve.admission import Request
 from streamjoin.serve.live import Board
 
+pytestmark = pytest.mark.xdist_group("pages")  # one browser for all
 PLANS = {8: {"workers": 2}, 17: {"workers": 4}, 26: {"workers": 3, "model": "square"}, 35: {"workers": 3}, 43: {"workers": 1}}
 """At which steps which plans are put."""
 

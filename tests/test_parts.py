@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
+from cases import how_many
 from harness import SECOND, START, Input, driver_for, make_job, output_of
 from s3 import S3Server
 from streamjoin.elastic.plan import Plan
@@ -140,7 +141,7 @@ def test_an_excerpt_has_every_tuple_of_its_regions_and_is_one_sorted_run(axes: A
         whole = load(storage, block)
         Run.of(whole).check()
         assert rows_of(whole) == rows_of(batch)
-        for _ in range(6):
+        for _ in range(how_many(6, of=2)):
             regions = some_regions(rng, batch)
             excerpt = block.excerpt(regions)
             expected = inside(batch, regions)

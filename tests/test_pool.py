@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from cable import Cable
+from cases import how_many
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.elastic.mapping import map_tasks
@@ -31,6 +32,8 @@ from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 from worker_processes import ProcessRunner
+
+pytestmark = pytest.mark.xdist_group("hosts")  # one process forks all hosts
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,7 @@ def test_a_worker_that_dies_in_every_attempt_fails_the_epoch_with_the_reason(run
     assert output_of(tmp_path) == band_expected(inputs)
 
 
-@pytest.mark.parametrize(("kind", "model", "wanted"), [("inner", "adsp", 50), ("full", "square", 20)])
+@pytest.mark.parametrize(("kind", "model", "wanted"), [("inner", "adsp", how_many(50, of=3)), ("full", "square", how_many(20, of=2))])
 def test_kills_at_random_moments_lose_nothing(kind: str, model: str, wanted: int, runner: ProcessRunner, tmp_path: Path) -> None:
     seed = 20261122
     rng = random.Random(seed)

@@ -322,7 +322,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         run_with_faults(job, inputs, root, rng, counts, storage=storage, between=asker.between)
 
 
-@pytest.mark.parametrize("part", some(range(PARTS), of=3))
+@pytest.mark.parametrize("part", some(range(PARTS), of=4))
 def test_answers_are_those_of_duckdb_over_all_that_the_join_holds(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)

@@ -41,6 +41,7 @@ from streamjoin_operator import plugin
 from test_query_sql import OPTIONS, Asked
 from waiting import wait_for
 
+pytestmark = pytest.mark.xdist_group("query")  # one join and one server for all
 ARROW = Form.ARROW.value
 ENDLESS = "SELECT count(*) FROM l a, l b, l c, l d WHERE a.rid + b.rid + c.rid <> d.rid"
 

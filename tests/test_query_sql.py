@@ -30,6 +30,7 @@ from streamjoin.state.storage import ObjectStorage, Storage
 from test_many_streams import Far, job_of
 from test_query import History, watermark
 
+pytestmark = pytest.mark.xdist_group("sql")  # one join for all
 OPTIONS: dict[str, Any] = {
     "on": "abs(l.k - CAST(r.k AS BIGINT)) <= 1",
     "types": ("BIGINT", "STRING"),

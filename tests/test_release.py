@@ -20,6 +20,7 @@ from release_steps import archives, debian, locks, packages, publishing, scannin
 from release_steps.failure import ReleaseError
 from release_steps.versions import PLACES, differing, notes, of_python, set_version, version
 
+pytestmark = pytest.mark.xdist_group("release")  # built once
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -18,6 +18,7 @@ import streamjoin
 from pages import ROOT
 from streamjoin.cli import main
 
+pytestmark = pytest.mark.xdist_group("site")  # built once
 SECONDS = 240
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 """Elements with an address that browsers fetch by themselves; links are fetched by their readers, but for those of ``FETCHED``."""

@@ -27,6 +27,7 @@ from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 from worker_processes import ProcessRunner
 
+pytestmark = pytest.mark.xdist_group("hosts")  # one process forks all hosts
 SILENT = """
 import threading
 from streamjoin.runner import worker

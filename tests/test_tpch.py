@@ -15,6 +15,7 @@ from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 
+pytestmark = pytest.mark.xdist_group("tpch")  # one set of tables for all
 FOLDER = Path(__file__).parents[1] / "examples" / "tpch"
 NAMES = ("e_q5", "band", "q3", "q5", "q10")
 QUERIES = ("q3", "q5", "q10")
