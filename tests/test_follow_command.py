@@ -135,7 +135,8 @@ def test_it_goes_on_until_ctrl_c(tmp_path: Path) -> None:
 def test_it_ends_when_the_join_has_ended(tmp_path: Path) -> None:
     manifest = tmp_path / "found.yaml"
     columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}
-    source = {"generator": {"rows": 150, "rate": {"constant": 50}, "columns": columns}}
+    # It takes long enough for the command to start meanwhile, on a busy machine, too.
+    source = {"generator": {"rows": 160, "rate": {"constant": 16}, "columns": columns}}
     streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at"} for name in "lr"]
     output = {"select": ["l.id AS a", "r.id AS b"], "snapshots": {"size": 50, "key": "a"}}
     joins = [join_of(tmp_path, name="found", on="l.k = r.k", window={"unbounded": True}, output=output)]
