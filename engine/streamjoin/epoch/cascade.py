@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import fetching_from, rounds_of
+from streamjoin.elastic.sequences import fetching_from
 from streamjoin.epoch.asking import Asking, brought, run_of
 from streamjoin.epoch.compiled import Plan
 from streamjoin.epoch.matches import Runs
@@ -87,7 +87,7 @@ class Cascade:
         self._streams = sequences.join.graph.streams
         self._schedules = [[(step, phase) for step in of_head[1:] for phase in PHASES[step.meeting]] for of_head in self._by_head]
         """By head, what is sent in each round."""
-        self._round, self._rounds, self._fetching_from = 0, rounds_of(ways), fetching_from(ways)
+        self._round, self._fetching_from = 0, fetching_from(ways)
         self._asking = cache(Asking)
         self._waiting: dict[int, list[Run]] = {}
         """Partial results for which all that is held is brought, by the step that they wait for."""

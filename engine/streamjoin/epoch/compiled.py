@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from streamjoin.epoch.nearness import before
 from streamjoin.epoch.spec import Config, Join, Shared, Stream
-from streamjoin.epoch.steps import ManyJoin, Sequences
+from streamjoin.epoch.steps import ManyJoin, Sequences, numbered
 from streamjoin.io.several import tags
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed
@@ -67,12 +67,11 @@ class Compiled:
 
 
 def _sequences(config: Config) -> Iterator[Sequences]:
-    """Of the joins of three and more streams, their heads and steps numbered one after the other."""
-    heads, steps = 0, len(config.joins)
-    for placed in config.layout.graphs:
+    """Of the joins of three and more streams."""
+    graphs = config.layout.graphs
+    for placed, (heads, steps) in zip(graphs, numbered(graphs, len(config.joins)), strict=True):
         join, schemas = config.joins[placed.join], tuple(config.streams[stream].schema for stream in placed.streams)
         yield Sequences(ManyJoin(join.name, placed, schemas, join.window, join.where, join.output), heads, steps)
-        heads, steps = heads + len(schemas), steps + len(schemas) * (len(schemas) - 1)
 
 
 class CompiledJoin:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange, Pace, Round
@@ -17,6 +16,7 @@ from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.reports import TaskReport
+from streamjoin.epoch.steps import numbered
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph
 from streamjoin.state.log import Checkpoint
@@ -45,16 +45,16 @@ class Flow:
         self._pace = Pace(Flowing.from_json(flowing).exchange if flowing else first)
         self._chosen_at: float | None = None
 
-    def add(self, ways: Ways, first_step: int, reports: Sequence[TaskReport], after: Checkpoint) -> None:
-        """Take in an epoch that ran by these ways, whose steps are numbered from ``first_step``. O(reports x steps + blocks)."""
+    def add(self, ways: Ways, numbers: range, reports: Sequence[TaskReport], after: Checkpoint) -> None:
+        """Take in an epoch that ran by these ways, whose steps have these ``numbers``. O(reports x steps + blocks)."""
         of_streams, steps, held = counts_of(reports, len(self._job.streams))["accepted"], len(ways) - 1, self._stored(after)
         accepted = [of_streams[stream] for stream in self._placed.streams]
         found, met = [0] * (len(ways) * steps), [0] * (len(ways) * steps)
         for report in reports:
             for number, work in report.steps.items():
-                if 0 <= number - first_step < len(found):
-                    found[number - first_step] += work.found
-                    met[number - first_step] += work.met
+                if number in numbers:
+                    found[number - numbers.start] += work.found
+                    met[number - numbers.start] += work.met
         self._pace.add(rounds_in(reports), after.committed_at or 0.0)
         if not any(accepted):
             return
@@ -116,16 +116,13 @@ class Flows:
 
     def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
         """``ways`` and ``flowing``: of the last commit; empty before the first."""
-        self._of_joins: list[tuple[Flow, slice, int]] = []
-        step = len(job.joins)
-        for placed, own, known in zip(job.graphs, _heads(job.graphs), _of_each(job.graphs, flowing or {}), strict=True):
-            self._of_joins.append((Flow(job, placed, ways[own], known), own, step))
-            step += len(placed.streams) * (len(placed.streams) - 1)
+        parts = zip(job.graphs, numbered(job.graphs, len(job.joins)), _of_each(job.graphs, flowing or {}), strict=True)
+        self._of_joins = [(Flow(job, placed, ways[heads], known), heads, steps) for placed, (heads, steps), known in parts]
 
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
-        for flow, own, step in self._of_joins:
-            flow.add(ways[own], step, reports, after)
+        for flow, heads, steps in self._of_joins:
+            flow.add(ways[heads], steps, reports, after)
 
     def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> dict[str, Any]:
         """What is known, as a checkpoint has it (``Checkpoint.flowing``)."""
@@ -141,16 +138,10 @@ def flowing_of(graphs: Sequence[PlacedGraph], checkpoint: Checkpoint) -> list[tu
     """What a checkpoint says of each join over three and more streams: what is known of it, and which of the ways are its. Nothing before
     the first epoch whose ways were measured."""
     known = _of_each(graphs, checkpoint.flowing)
-    parts = zip(graphs, known, _heads(graphs), strict=True)
-    return [(placed, Flowing.from_json(flowing), own) for placed, flowing, own in parts if flowing]
+    parts = zip(graphs, known, numbered(graphs, 0), strict=True)
+    return [(placed, Flowing.from_json(flowing), heads) for placed, flowing, (heads, _) in parts if flowing]
 
 
 def _of_each(graphs: Sequence[PlacedGraph], flowing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = flowing.get(JOINS, [flowing])
     return found if len(found) == len(graphs) else [{}] * len(graphs)
-
-
-def _heads(graphs: Sequence[PlacedGraph]) -> Iterator[slice]:
-    """Of each of these joins, the numbers of its streams as heads among all."""
-    ends = accumulate(len(placed.streams) for placed in graphs)
-    return (slice(end - len(placed.streams), end) for placed, end in zip(graphs, ends, strict=True))

@@ -313,23 +313,28 @@ def _carried(join: ManyJoin, members: set[int], following: Sequence[int], at_end
     ]
 
 
+def numbered(graphs: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
+    """By join of three and more streams, the numbers of its heads and of its steps among those of all such joins. Heads are counted from 0,
+    steps from ``joins`` on, the number of all joins."""
+    head, step = 0, joins
+    for placed in graphs:
+        heads = len(placed.streams)
+        steps = heads * (heads - 1)
+        yield slice(head, head + heads), range(step, step + steps)
+        head, step = head + heads, step + steps
+
+
 class Sequences:
     """All steps of a join, for orders as they come."""
 
-    def __init__(self, join: ManyJoin, first_head: int, first_step: int) -> None:
-        """``first_head`` and ``first_step``: the numbers of its first ones among those of all joins."""
-        self.join = join
-        self._first_head, self._first_step, self._heads = first_head, first_step, len(join.graph.streams)
+    def __init__(self, join: ManyJoin, heads: slice, numbers: range) -> None:
+        """``heads`` and ``numbers``: of its heads and steps (:func:`numbered`)."""
+        self.join, self.numbers, self._heads = join, numbers, heads
         self.of = cache(self._of)
 
     def ways(self, ways: Ways) -> Ways:
         """Its own among those of all joins."""
-        return ways[self._first_head : self._first_head + self._heads]
-
-    @property
-    def numbers(self) -> range:
-        """Of its steps."""
-        return range(self._first_step, self._first_step + self._heads * (self._heads - 1))
+        return ways[self._heads]
 
     def _of(self, ways: Ways) -> tuple[tuple[Step, ...], ...]:
         """By head, its steps, for these ways of its own."""
@@ -338,7 +343,7 @@ class Sequences:
             tuple(
                 Step(
                     self.join,
-                    self._first_step + head * length + at,
+                    self.numbers[head * length + at],
                     (head, *way.order[:at]),
                     way.order[at],
                     way.order[at + 1 :],
