@@ -171,8 +171,8 @@ def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 def slow(seconds: str = "60s") -> Object:
-    """Scaling that removes workers sooner than by default."""
-    return {"scaleDownAfter": seconds}
+    """Scaling by thresholds that removes workers sooner than by default."""
+    return {"policy": "thresholds", "scaleDownAfter": seconds}
 
 
 @story
@@ -203,6 +203,25 @@ async def test_load_comes_and_goes_and_workers_follow_it() -> None:
     told = [reason for reason in world.reasons if reason in ("Allocating", "Deallocating", "Scaled")]
     assert told[:2] == ["Allocating", "Scaled"]
     assert told[-2:] == ["Deallocating", "Scaled"]
+
+
+@story
+async def test_by_default_workers_come_before_one_is_full_and_go_once_idling_has_cost_a_change() -> None:
+    world = World()
+    await world.run(120)
+    assert world.join.wishes == []
+    while not world.join.wishes:
+        world.join.tuples *= 1.02
+        await world.run(15)
+    (decision,) = world.status["decisions"]
+    assert (decision["rule"], decision["outcome"]) == ("allocate", "Decided")
+    assert float(decision["utilization"]) < 0.85, "tau2 is 0.8, and by tau3 (0.9) thresholds would go"
+    await world.run(120)
+    assert world.join.workers == world.join.wishes[0]["workers"] > 1
+    world.join.tuples = FEW
+    await world.run(4 * 3600)
+    assert world.join.workers == 1
+    assert world.status["decisions"][-1]["rule"] == "deallocate"
 
 
 @story

@@ -36,7 +36,8 @@ UP = [round(20 + 100 * step / 10) for step in range(10)]
 RAMP = [20] * 8 + UP + [120] * 20 + UP[::-1] + [20] * 30
 """Tuples per epoch of each stream: low, rising, high, falling, low."""
 CAPACITY = 700
-SCALING: dict[str, Any] = {"tau0": 0.3, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9, "scaleUpAfter": "3s", "scaleDownAfter": "6s"}
+TAUS = {"tau0": 0.3, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9}
+SCALING: dict[str, Any] = {"policy": "thresholds", **TAUS, "scaleUpAfter": "3s", "scaleDownAfter": "6s"}
 
 
 class Clock:

@@ -768,7 +768,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "mode": "Enforce",
         "floor": "min",
         "quiet": [],
-        "policy": "thresholds",
+        "policy": "predictive",
         "maxPerHour": 0,
         "tau0": 0.2,
         "tau2": 0.8,

@@ -31,10 +31,11 @@ from streamjoin.elastic.events import (
 )
 from streamjoin.elastic.forecast import AnalyticForecast, Prospect, best_grid
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.settings import Mode, Rule, Settings
+from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.manifest.validate import load
 
 SETTINGS = Settings(
+    policy=Policy.THRESHOLDS,
     tau0=0.2, tau1=0.4, tau2=0.8, tau3=0.9, scale_up_after=120, scale_down_after=600, min_workers=1, max_workers=16, capacity_tuples=1000
 )
 EVERY = 60

@@ -545,7 +545,7 @@ def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_pat
 
     spec = join.body["spec"]
     url = f"http://untrue.{join.namespace}:9090"
-    spec["scaling"] = {"tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": url}}
+    spec["scaling"] = {"policy": "thresholds", "tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": url}}
     install(join.kube, f"prometheus.allowedUrls={{{url}}}")
     join.begin(workers=3)
     for lie, reason in (("stale", "MetricsStale"), ("nan", "MetricsNotFinite"), ("one less", "MetricsIncomplete")):
@@ -625,7 +625,7 @@ def changed_plans(join: Join) -> list[int]:
 
 
 def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
-    join.body["spec"]["scaling"] = {"tau0": 0.25, "scaleDownAfter": "3s"}
+    join.body["spec"]["scaling"] = {"policy": "thresholds", "tau0": 0.25, "scaleDownAfter": "3s"}
     join.apply()
     join.until_running()
     try:
@@ -759,7 +759,7 @@ def make_traffic_swing(join: Join) -> None:
     spec["epoch"] = {"interval": "2s"}
     # keepUp is off: how fast the machine is, is not what is tested.
     spec["scaling"] = {"mode": "Enforce", "tau0": 0.25, "tau1": 0.5, "tau2": 0.8, "tau3": 0.9, "rules": {"keepUp": "Off"}}
-    spec["scaling"] |= {"scaleUpAfter": "4s", "scaleDownAfter": "10s"}
+    spec["scaling"] |= {"policy": "thresholds", "scaleUpAfter": "4s", "scaleDownAfter": "10s"}
 
 
 def changes(join: Join) -> Iterator[str]:

@@ -138,7 +138,7 @@ def test_removing_ends_at_the_first_number_of_workers() -> None:
 
 def test_the_first_number_of_workers_is_the_floor_whatever_the_manifest_says() -> None:
     text = (ROOT / "examples" / "scaling.yaml").read_text()
-    esj = load(text.replace("scaling: {", "scaling: {policy: esj, ")).spec
+    esj = load(text.replace("policy: thresholds", "policy: esj")).spec
     assert Settings.of(esj, 5).policy is Policy.ESJ
     assert [Settings.of(esj, first).min_workers for first in (0, 5, 99)] == [1, 5, esj.workers.max]
     assert Settings.of(load(text).spec, 5).min_workers == 1

@@ -23,9 +23,9 @@ from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.settings import Mode, Settings
+from streamjoin.elastic.settings import Mode, Policy, Settings
 
-SETTINGS = Settings(scale_up_after=60, scale_down_after=300, max_workers=8, capacity_tuples=1000)
+SETTINGS = Settings(policy=Policy.THRESHOLDS, scale_up_after=60, scale_down_after=300, max_workers=8, capacity_tuples=1000)
 
 
 def sample(at: float, tau: float, core: DecisionCore, **changes: Any) -> Sample:

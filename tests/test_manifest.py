@@ -233,6 +233,16 @@ def test_a_condition_that_is_wrong_is_found_on_its_line_by_either_name() -> None
         assert (problem.field, problem.line) == (f"spec.joins[0].{name}", 13)
 
 
+def test_a_threshold_that_the_policy_does_not_use_is_remarked_upon_unless_it_is_the_default() -> None:
+    """An API server writes the defaults into every resource."""
+    (document,) = parse(SMALL + "  scaling: {tau0: 0.3, scaleDownAfter: 5m}\n")
+    assert [str(remark) for remark in document.remarks] == [
+        "spec.scaling.tau0: 0.3 is not used by the policy predictive; leave it out, or set spec.scaling.policy: thresholds"
+    ]
+    for scaling in ("{tau0: 0.2}", "{policy: thresholds, tau0: 0.3}", "{policy: esj, tau0: 0.3}"):
+        assert parse(SMALL + f"  scaling: {scaling}\n")[0].remarks == (), scaling
+
+
 def test_a_join_that_only_ever_shrinks_is_remarked_upon() -> None:
     (document,) = parse(SMALL + "  scaling: {rules: {allocate: Recommend}}\n")
     assert document.manifest is not None

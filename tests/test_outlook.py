@@ -394,7 +394,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "scaling.yaml"
     [("{within: 10m}", (613.0, 613.0)), ("{unbounded: true}", (math.inf, math.inf)), ("{rows: 1000}", None)],
 )
 def test_the_manifest_says_the_policy_and_for_how_long_a_tuple_is_held(window: str, spans: tuple[float, float] | None) -> None:
-    text = EXAMPLE.read_text().replace("window: {within: 10m}", f"window: {window}").replace("scaling: {", "scaling: {policy: predictive, ")
+    text = EXAMPLE.read_text().replace("window: {within: 10m}", f"window: {window}").replace("scaling: {policy: thresholds, ", "scaling: {")
     job = compile_job(with_checkpoint(load(text)))
     assert job.window_seconds == spans
     assert Settings.of(job.manifest.spec, window_seconds=job.window_seconds).policy is Policy.PREDICTIVE

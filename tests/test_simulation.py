@@ -21,7 +21,7 @@ from streamjoin.cli import main
 from streamjoin.elastic.decision import Kind
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.settings import Mode, Settings
+from streamjoin.elastic.settings import Mode, Policy, Settings
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.simulation.clairvoyant import Clairvoyant, cheapest, held_by_window, largest_ahead, needs
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
@@ -29,7 +29,7 @@ from streamjoin.simulation.run import Ask, Decider, Outcome, SimulatedJoin, simu
 from streamjoin.simulation.traffic import KINDS, TraceError, Traffic, generate, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = Settings(max_workers=16, capacity_tuples=100_000, shedding_model="linear")
+SETTINGS = Settings(policy=Policy.THRESHOLDS, max_workers=16, capacity_tuples=100_000, shedding_model="linear")
 JOIN = SimulatedJoin(settings=SETTINGS, window_seconds=(600.0, 600.0), share=0.05)
 RATE = 200.0
 """Of each stream: 240,000 tuples held, 2.4 workers' capacity where nothing is replicated."""
@@ -535,7 +535,7 @@ def test_the_floor_of_a_simulation_is_what_it_began_with_where_that_is_asked_for
     trace.write_text("time_s,left_rate,right_rate\n0,4000,4000\n3600,10,10\n36000,10,10\n")
     found = {}
     for floor in ("min", "initial"):
-        manifest.write_text(Path(EXAMPLE).read_text().replace("scaling: {tau0", f"scaling: {{floor: {floor}, tau0"))
+        manifest.write_text(Path(EXAMPLE).read_text().replace("scaling: {", f"scaling: {{floor: {floor}, "))
         done = run(str(manifest), "--trace", str(trace), "--json")
         assert done.exit_code == 0, done.output
         found[floor] = next(one for one in json.loads(done.output)["outcomes"] if one["decider"] == "streamjoin")

@@ -24,7 +24,7 @@ from streamjoin.simulation.tuning import Thresholds, frontier, grid, split, tune
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = str(ROOT / "examples" / "scaling.yaml")
-SETTINGS = Settings(max_workers=16, capacity_tuples=100_000, shedding_model="linear")
+SETTINGS = Settings(policy=Policy.THRESHOLDS, max_workers=16, capacity_tuples=100_000, shedding_model="linear")
 
 
 def run(*arguments: str) -> Result:

@@ -88,7 +88,7 @@ class Settings:
     """W; where the manifest has it in bytes, of tuples as wide as the schemas say."""
     interval_seconds: float = 1.0
     """From one epoch's start to the next one's."""
-    policy: Policy = Policy.THRESHOLDS
+    policy: Policy = Policy.PREDICTIVE
     window_seconds: tuple[float, float] | None = None
     """For how long a left, and a right, tuple is held; infinite in a window without end. None: no time says how many are held."""
     start_seconds: float = 60.0

@@ -246,24 +246,25 @@ class Scaling(Part):
 
     mode: Literal["Enforce", "Recommend", "Off"] = "Enforce"
     """Enforce: scale; Recommend: only report decisions; "Off" (quoted): make none."""
-    policy: Literal["thresholds", "esj", "predictive"] = "thresholds"
-    """thresholds: workers are added at tau3 and removed at tau0. esj: one worker at a time, exactly as in the paper. predictive: workers
-    are added before tau2 is reached, when the rates show that the window will hold more; they are removed as soon as idle workers have cost
-    more than a change would."""
+    policy: Literal["thresholds", "esj", "predictive"] = "predictive"
+    """predictive: workers are added before tau2 is reached, when the rates show that the window will hold more; they are removed as soon as
+    idle workers have cost more than a change would. thresholds: workers are added at tau3 and removed at tau0. esj: one worker at a time,
+    exactly as in the paper."""
     rules: ScalingRules = ScalingRules()
     """Modes of single rules."""
     tau0: Tau = 0.2
-    """Workers are removed when tau is at or below this for scaleDownAfter."""
+    """Workers are removed when tau is at or below this for scaleDownAfter. The policy predictive does not use it."""
     tau1: Tau | None = None
-    """The tau that a change of workers aims at. Half of tau2 by default."""
+    """The tau that the first number of workers aims at, and by thresholds and esj each change of it. Half of tau2 by default."""
     tau2: Tau = 0.8
     """Tuples are shed from this tau on, if shedding is on."""
     tau3: Tau = 0.9
-    """Workers are added when tau is at or above this for scaleUpAfter."""
+    """Workers are added when tau is at or above this for scaleUpAfter. The policy predictive adds them before tau2 is reached, so many that
+    the fullest worker is as far below tau2 as this is above it."""
     scale_up_after: Span = Duration.parse("30s")
-    """How long tau must stay at or above tau3."""
+    """How long tau must stay at or above tau3. By the policy predictive, a forecast of tau2 must hold for a quarter of this."""
     scale_down_after: Span = Duration.parse("10m")
-    """How long tau must stay at or below tau0."""
+    """How long tau must stay at or below tau0. By all policies, the slowest epoch of this time tells how many workers keep up."""
     floor: Literal["min", "initial"] = "min"
     """The least number of workers that the rules leave. min: workers.min; initial: the number of workers of the first plan, if that is
     more."""

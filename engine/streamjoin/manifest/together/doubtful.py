@@ -30,6 +30,7 @@ def remarks(manifest: Manifest) -> list[Problem]:
     if (rules.deallocate or mode) == "Enforce" and (rules.allocate or mode) != "Enforce":
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
+    found += _policy_remarks(spec.scaling)
     schemas = resolve.schemas_of(spec)
     for index, join in enumerate(spec.joins):
         own = resolve.over(spec, index, schemas)
@@ -46,6 +47,13 @@ def remarks(manifest: Manifest) -> list[Problem]:
         found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
         found += catalog_remarks(f"spec.streams[{index}].source.iceberg", stream.source.iceberg)
     return found
+
+
+def _policy_remarks(scaling: model.Scaling) -> Check:
+    """An API server writes the defaults into every resource, so only what differs from them was meant."""
+    if scaling.policy == "predictive" and scaling.tau0 != model.Scaling.model_fields["tau0"].default:
+        message = "is not used by the policy predictive; leave it out, or set spec.scaling.policy: thresholds"
+        yield Problem("spec.scaling.tau0", scaling.tau0, message)
 
 
 def _index_remarks(field: str, text: str, schemas: Mapping[str, Schema]) -> Check:
