@@ -23,7 +23,7 @@ from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Settings
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.simulation.clairvoyant import Clairvoyant, cheapest, held_by_window, largest_ahead, needs
+from streamjoin.simulation.clairvoyant import Clairvoyant, cheapest, held_by_window, largest_ahead, least_hours_with, needs
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Ask, Decider, Outcome, SimulatedJoin, simulate, table
 from streamjoin.simulation.traffic import KINDS, TraceError, Traffic, generate, read_trace
@@ -317,6 +317,13 @@ def test_no_sequence_of_workers_that_are_enough_is_cheaper_than_the_schedule(
     assert costs(tuple(found.workers.tolist())) == pytest.approx(found.bill)
     assert all(workers >= least for workers, least in zip(found.workers.tolist(), need, strict=True))
     assert found.least_hours == pytest.approx(sum(need) * step / 3600)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 5))
+def test_no_sequence_with_as_few_changes_needs_fewer_hours(need: list[int], changes: int) -> None:
+    enough = itertools.product(*(range(least, 5) for least in need))
+    few = [workers for workers in enough if sum(before != after for before, after in pairwise(workers)) <= changes]
+    assert least_hours_with(np.array(need), changes, 1800.0) == pytest.approx(min(map(sum, few)) / 2)
 
 
 @pytest.mark.parametrize("kind", ["diurnal", "spike", "ramp", "ratio-shift"])

@@ -11,7 +11,7 @@ Nothing is joined here: the planner and the decision core are pure, and their nu
 - fetched: the bytes that workers read from an object store at a change of plans, against those of the tuples that move: 24-byte tuples in
   blocks of one epoch. In brackets, what whole blocks would come to.
 - traces: ``streamjoin simulate`` for each kind of traffic, a week of each, and for each trace of examples/traces: our rules, by each
-  policy, beside HPA's, Flink's and a clairvoyant.
+  policy, beside HPA's, Flink's and a clairvoyant. And what a quarter of HPA's rescales would cost at least, whatever a rule knows.
 
     python tests/bench/bench_plans.py [--parts tasks,moved,fetched,traces] [--steps 60] [--days 7] [--quick]
 """
@@ -31,17 +31,22 @@ import numpy as np
 import pyarrow as pa
 
 from bench.report import options, table
+from streamjoin.cli.simulate import Options as SimulateOptions
+from streamjoin.cli.simulate import prepare
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.elastic.settings import Policy
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import SIDES
+from streamjoin.manifest.validate import load
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.region import difference, held_by, written_by
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Scheme
+from streamjoin.simulation.clairvoyant import Clairvoyant, least_hours_with
 from streamjoin.simulation.traffic import KINDS
 from streamjoin.state.blocks import axes_of, describe, encode_in_parts
 from streamjoin.state.store import missing, select
@@ -62,7 +67,10 @@ MODELS: dict[str, tuple[str, Options]] = {
     "Bi": ("biclique", Options()),
     "Bi_6": ("biclique", Options(groups=6)),
 }
+MANIFEST = ROOT / "examples" / "scaling.yaml"
 TRACES = ROOT / "examples" / "traces"
+STEP = 15.0
+"""Seconds from a sample to the next."""
 PAIRS = {
     "every pair may match": MainPredicate(MainKind.ALL, text="true"),
     "a band of 1 % of all pairs": MainPredicate(MainKind.RANGE, low=-BAND, high=BAND, text=f"abs(l.k - r.k) <= {BAND}"),
@@ -106,7 +114,10 @@ def main() -> None:
             print(fetched(tuples, arguments.seed))
     if "traces" in parts:
         print("\n**Rules for scaling**\n")
-        print(scaled(arguments.days, arguments.seed, quick=arguments.quick))
+        rules, few = scaled(arguments.days, arguments.seed, quick=arguments.quick)
+        print(rules)
+        print("\n**With a quarter of HPA's rescales**\n")
+        print(few)
 
 
 def statistics(left: float, right: float, predicate: MainPredicate) -> Statistics:
@@ -212,13 +223,13 @@ def _fetched(before: Scheme, plan: Plan, sides: list[pa.RecordBatch], predicate:
     return f"{read / moved:.2f} ({whole / moved:.1f})"
 
 
-def scaled(days: float, seed: int, *, quick: bool) -> str:
-    """Each traffic under each rule. ``quick``: two of them."""
+def scaled(days: float, seed: int, *, quick: bool) -> tuple[str, str]:
+    """Each traffic under each rule; and the least hours with few rescales. ``quick``: two of the traffics."""
     traffics = [(kind, ["--traffic", kind, "--days", f"{days:g}", "--seed", str(seed)]) for kind in KINDS]
     traffics += [(path.stem, ["--trace", str(path)]) for path in sorted(TRACES.glob("*.csv"))]
     if quick:
         traffics = [traffics[0], next(traffic for traffic in traffics if traffic[0] == "exchange")]
-    rows = []
+    rows, few = [], []
     for name, arguments in traffics:
         runs = {policy: simulated(policy, *arguments) for policy in Policy}
         own = [(f"`{policy}`", run["outcomes"][0]) for policy, run in runs.items()]
@@ -230,12 +241,28 @@ def scaled(days: float, seed: int, *, quick: bool) -> str:
             lost = f"{one['shedTuples'] / one['inputTuples']:.3%}"
             numbers = (f"{hours:,.0f}", *least, f"{one['secondsAboveTau3']:,.0f}", lost, one["rescales"], one["replans"])
             rows.append([name if at == 0 else "", rule, *numbers, f"{one['movedTuples'] / 1e6:,.1f}"])
+        rescales = {one["decider"]: one["rescales"] for _, one in others}
+        changes, least = rescales["HPA"] // 4, last["least"]
+        bound = least_hours_with(needed(name, days, seed), changes, STEP) / least["sequenceWorkerHours"]
+        predictive = runs[Policy.PREDICTIVE]["outcomes"][0]["rescales"]
+        few.append([name, rescales["HPA"], predictive, rescales["clairvoyant"], changes, f"{bound:.2f}"])
     header = ["traffic", "rule", "worker-hours", "hours / least", "bill / least", "above tau3, s", "shed", "rescales", "re-plans"]
-    return table([*header, "moved, millions"], rows)
+    few_header = ["traffic", "HPA", "`predictive`", "clairvoyant", "a quarter of HPA's", "hours / least, at least"]
+    return table([*header, "moved, millions"], rows), table(few_header, few)
+
+
+def needed(name: str, days: float, seed: int) -> np.ndarray[Any, Any]:
+    """The fewest workers at each step of a traffic or a trace, as ``streamjoin simulate`` has them."""
+    trace, traffic = (None, name) if name in KINDS else (TRACES / f"{name}.csv", None)
+    by_default: dict[str, Any] = {"rate": None, "start_up": 30.0, "worker_rate": 2e5, "tuple_bytes": 64.0, "share": None, "policy": None}
+    shown: dict[str, Any] = {"explained": False, "as_json": True, "picture": None}
+    given = SimulateOptions(manifest=MANIFEST, trace=trace, traffic=traffic, days=days, seed=seed, step=STEP, **by_default, **shown)
+    prepared = prepare(given, compile_job(with_checkpoint(load(MANIFEST.read_text()))))
+    return Clairvoyant(prepared.join, prepared.traffic).need
 
 
 def simulated(policy: Policy, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "streamjoin", "simulate", "examples/scaling.yaml", "--policy", policy.value, "--json", *arguments]
+    command = [sys.executable, "-m", "streamjoin", "simulate", str(MANIFEST), "--policy", policy.value, "--json", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 

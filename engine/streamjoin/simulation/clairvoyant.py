@@ -72,6 +72,24 @@ def cheapest(need: Array, join: SimulatedJoin, step_seconds: float) -> Schedule:
     return Schedule(np.repeat(sizes[chosen], lengths), float(bills.min()), float(need.sum()) * step_seconds / 3600)
 
 
+def least_hours_with(need: Array, changes: int, step_seconds: float) -> float:
+    """The fewest worker-hours of a sequence with at least ``need`` workers (int64) at each step and so many changes at most, all free.
+
+    What no rule with as few changes goes below, whatever it knows. O(stretches of equal need * distinct needs * changes).
+    """
+    sizes = np.unique(need)
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(need) != 0]))
+    lengths = np.diff(np.concatenate([begins, [len(need)]]))
+    # By changes so far and by workers.
+    steps = np.full((changes + 1, len(sizes)), np.inf)
+    steps[0] = 0
+    for index, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        if index > 0:
+            steps[1:] = np.minimum(steps[1:], steps[:-1].min(axis=1, keepdims=True))
+        steps += np.where(sizes >= need[begin], sizes * length, np.inf)
+    return float(steps.min()) * step_seconds / 3600
+
+
 def _running_least(values: Array) -> tuple[Array, Array]:
     """The least of all entries up to each one, and where it is."""
     least = np.minimum.accumulate(values)
@@ -94,8 +112,9 @@ class Clairvoyant:
             held_by_window(rates * step, span / step, join.most_held)
             for rates, span in zip(traffic.rates, join.window_seconds, strict=True)
         )
-        need = needs(self._held[0], self._held[1], join, join.settings.tau2)
-        self.schedule = cheapest(need, join, step)
+        self.need = needs(self._held[0], self._held[1], join, join.settings.tau2)
+        """int64, one for each step: the fewest workers with which none is above tau2."""
+        self.schedule = cheapest(self.need, join, step)
         prices = join.prices
         # As long as workers take to start, and, at the worst, a whole worker's tuples to move.
         moving = join.settings.capacity_tuples * prices.tuple_bytes / prices.bytes_per_second
