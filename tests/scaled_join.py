@@ -57,6 +57,8 @@ class ScaledJoin:
         self.answer: Answered | None = None
         """Given instead of what would be done."""
         self.first_workers = 0
+        self.reordered: list[Object] = []
+        """The last changes of how streams meet."""
         self.lost = 0
         """So many answers to wishes get lost on the way back."""
         self.spoil: Callable[[str], str] = lambda text: text
@@ -124,6 +126,7 @@ class ScaledJoin:
         wanted = self.wanted
         return {
             "firstWorkers": self.first_workers,
+            "reordered": self.reordered,
             "generation": self.plan.generation,
             "workers": self.workers,
             "phase": "Running" if wanted is None else "WaitingForWorkers" if waits else "Preparing",

@@ -19,10 +19,11 @@ from cases import some
 from memory_cluster import MemoryCluster
 from operator_parts import Object, parsed_once, streamjoin, three_streams
 from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin
-from streamjoin.elastic.decision import Kind
+from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.sample import Sample
+from streamjoin.elastic.settings import Mode
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
@@ -765,6 +766,29 @@ async def test_two_operators_at_once_change_the_plan_once() -> None:
     world.join.tuples = FEW
     await both(900)
     assert world.join.workers == 1, "and neither keeps the other from removing them again"
+
+
+def reordering(at: float) -> Decision:
+    """A change of how streams meet, as a driver tells it."""
+    return Decision(
+        at=at, kind=Kind.REORDER, rule=None, reason=Why.CHEAPER, sentence=f"in another way since {at}", generation=1, workers=1, target=1,
+        mode=Mode.ENFORCE, inputs=None, age_seconds=None,
+    )  # fmt: skip
+
+
+@story
+async def test_what_the_driver_changes_in_how_streams_meet_is_noted_once_whoever_notes_it() -> None:
+    for mode in ("Enforce", "Off"):
+        world = World(scaling={"mode": mode}, **three_streams())
+        await world.run(60)
+        for at in (1.0, 2.0):
+            world.join.reordered = [*world.join.reordered, reordering(at).to_json(), {"kind": "of a later release"}]
+            await world.run(30)
+            world.reconciler = world.operator()
+            await world.run(30)
+        noted = [record for record in world.ledger if record.decision.kind is Kind.REORDER]
+        assert [record.decision for record in noted] == [reordering(1.0), reordering(2.0)]
+        assert world.status.get("decisions", []) == [], "they change no plan"
 
 
 @story

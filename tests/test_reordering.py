@@ -20,8 +20,13 @@ from streamjoin.elastic.rounds import Exchange
 from streamjoin.elastic.sequences import Flowing, Way, Ways, priced
 from streamjoin.language.graph import JoinGraph
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.serve.admission import Request
+from streamjoin.serve.api import PlanApi
 from streamjoin.serve.autoscaler import Autoscaler, Elastic
 from streamjoin.serve.decisions import load_ledger
+from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.reorderings import MOST_RECENT, Reorderings
+from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 from test_sequences import graph_of
 
@@ -115,3 +120,25 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
     for record in noted:
         assert record.decision.reordering is not None
         assert record.decision.reordering.measured["rates"]
+
+
+def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_count_all(by_turns: list[Ways], tmp_path: Path) -> None:
+    """As on Kubernetes, where an operator notes them down."""
+    join = drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+    job = make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2))
+    driver = driver_for(job, join.inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    reorderings, metrics = Reorderings(job, driver), Metrics(job)
+    api = PlanApi(driver, job, metrics.health, reordered=lambda: reorderings.recent)
+    watched = Watched(driver, metrics, reorderings)
+    watched.start()
+    committed: list[Ways] = []
+    while watched.step(final=True) is not None:
+        committed.append(driver.checkpoint.ways)
+    answer = json.loads(api.answer(Request("GET", "/v1/plan")).content[1])
+    watched.stop()
+    changes = sum(before != after for before, after in itertools.pairwise(committed))
+    told = [Decision.from_json(one) for one in answer["reordered"]]
+    assert len(told) == min(changes, MOST_RECENT) > 1
+    assert {decision.kind for decision in told} == {Kind.REORDER}
+    counted = [sample for metric in metrics.collect() for sample in metric.samples if "REORDER" in sample.labels.values()]
+    assert [sample.value for sample in counted] == [changes]

@@ -12,7 +12,9 @@ bytes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +69,8 @@ class Applied(Progress):
     """Plans that were accepted and did not come to run, by generation, and why not."""
     first_workers: int = 0
     """Of the join's first plan; 0: not known."""
+    reordered: tuple[Decision, ...] = ()
+    """What the driver has changed in how streams meet, oldest first."""
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Applied:
@@ -93,6 +97,7 @@ class Applied(Progress):
             migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
             given_up=_given_up(plan.get("ended") or []),
             first_workers=int(plan.get("firstWorkers") or 0),
+            reordered=_reordered(plan.get("reordered") or []),
             switched=took,
         )
 
@@ -101,6 +106,15 @@ def _given_up(ended: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """By generation. A plan that was dropped and the next one may have the same, and then the later one counts."""
     last = {int(plan["generation"]): plan for plan in ended}
     return {generation: str(plan["reason"]) for generation, plan in last.items() if plan["fate"] != "Switched"}
+
+
+def _reordered(told: Sequence[Mapping[str, Any]]) -> tuple[Decision, ...]:
+    """Without those that a driver of another release says otherwise."""
+    found = []
+    for one in told:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found.append(Decision.from_json(one))
+    return tuple(decision for decision in found if decision.kind is Kind.REORDER)
 
 
 def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job, shed_fraction: float) -> PlannedForecast | None:
@@ -158,6 +172,8 @@ class Autoscaler:
         self.written_at = float("-inf")
         self._failed: dict[float, str] = {}
         """By when a decision was first made, why its plan does not run."""
+        self._reordered_at = float("-inf")
+        """When the driver has last changed how streams meet, as far as it is noted down."""
         self._saved: Mapping[str, Any] | None = None
         self._made: int | None = None
         """The generation of the plan that was put and neither runs yet nor was given up."""
@@ -180,6 +196,7 @@ class Autoscaler:
             self._shell.ledger = Ledger.from_json(stored["ledger"])
             self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
             self._saved = stored["core"]
+            self._reordered_at = float(stored.get("reordered") or "-inf")
             limits = stored.get("limits")
             self.limits = None if limits is None else dict(limits)
         except (ValueError, KeyError, TypeError):
@@ -197,7 +214,8 @@ class Autoscaler:
             known = {record.first_at for record in self.ledger}
             self._failed = {at: text for at, text in self._failed.items() if at in known}
             failed = {str(at): text for at, text in self._failed.items()}
-            value = {"ledger": self.ledger.to_json(), "failed": failed, "core": core, "limits": self.limits}
+            reordered = self._reordered_at if math.isfinite(self._reordered_at) else None
+            value = {"ledger": self.ledger.to_json(), "failed": failed, "core": core, "limits": self.limits, "reordered": reordered}
             if len(self.ledger) <= 1 or len(json.dumps(value)) <= MOST_BYTES:
                 return value
             self._shorten()
@@ -237,6 +255,7 @@ class Autoscaler:
 
     def follow(self, job: Job, pause: str, plan: Applied, now: float) -> list[Told]:
         """Take in what the manifest, its annotation ``pause`` and the driver say; events of plans that were given up."""
+        self._note_reordered(plan)
         settings = settings_of(job, pause, plan.first_workers)
         if self._shell.core is None:
             self._shell.core = self._restored(settings, now)
@@ -247,6 +266,13 @@ class Autoscaler:
         core.handle(LimitsSet(now, floor=job.manifest.spec.workers.floor or None))
         core.handle(Paused(now, f"the annotation of the StreamJoin ({pause})") if pause and pause not in DIRECTIONS else Unpaused(now))
         return self._given_up(plan, now)
+
+    def _note_reordered(self, plan: Applied) -> None:
+        """What the driver has changed by itself in how streams meet; each change once, whoever notes it down."""
+        for decision in plan.reordered:
+            if decision.at > self._reordered_at:
+                self._reordered_at, self.is_new = decision.at, True
+                self.ledger.record(decision)
 
     def _restored(self, settings: Settings, now: float) -> DecisionCore | None:
         """The core of an operator before, without what it had measured."""
@@ -294,6 +320,7 @@ class Autoscaler:
 
     def rest(self, plan: Applied, now: float) -> None:
         """Nothing is to be decided, and what was measured counts no more when it is again. Orders come true all the same."""
+        self._note_reordered(plan)
         self.suspend(now)
         self.measured = self.trusted_at = None
         took = self._realised(plan)
@@ -386,7 +413,7 @@ class Autoscaler:
 
     def recent(self, generation: int, most: int) -> list[tuple[Record, str]]:
         """The last orders, and decisions to change something, oldest first; what became of each. ``generation``: of the plan that runs."""
-        told = [record for record in self.ledger if record.decision.is_told][-most:]
+        told = [record for record in self.ledger if record.decision.is_told and record.decision.kind is not Kind.REORDER][-most:]
         return [(record, self._became(record, generation)) for record in told]
 
     def _became(self, record: Record, generation: int) -> str:

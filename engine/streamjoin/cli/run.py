@@ -205,6 +205,7 @@ def _measured(
     from streamjoin.serve.api import PlanApi
     from streamjoin.serve.metrics import Metrics
     from streamjoin.serve.queries import QueryApi
+    from streamjoin.serve.reorderings import Reorderings
     from streamjoin.serve.server import DriverServer
     from streamjoin.serve.watch import Watched
 
@@ -215,6 +216,7 @@ def _measured(
         token = Token(own) if own is not None else None if options.api_token_file is None else TokenFile(options.api_token_file)
     except TokenError as error:
         raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
+    reorderings = Reorderings(job, driver)
     pool = Pool(Catalog.of(job))
     queries = QueryApi(pool, metrics=metrics.queries)
     api = PlanApi(
@@ -224,6 +226,7 @@ def _measured(
         live=None if live is None else live.board,
         draw=(lambda scheme: None) if live is None else live.draw,
         autoscaler=autoscaler,
+        reordered=lambda: reorderings.recent,
     )
     try:
         server = DriverServer(metrics, address, port, api=api)
@@ -243,7 +246,7 @@ def _measured(
             click.echo(f"metrics: {server.url}/metrics", err=True)
         if live is not None:
             click.echo(f"page: {server.url}/" + (f"#token={own}" if own is not None else ""), err=True)
-        yield Watched(driver, metrics), metrics, queries.followers
+        yield Watched(driver, metrics, None if options.elastic else reorderings), metrics, queries.followers
 
 
 def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:

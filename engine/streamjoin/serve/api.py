@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from streamjoin.bearer import Token
+from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
@@ -76,13 +77,15 @@ class PlanApi:
         live: Board | None = None,
         draw: Draw = lambda scheme: None,
         autoscaler: Callable[[], Autoscaler | None] = lambda: None,
+        reordered: Callable[[], Sequence[Decision]] = tuple,
     ) -> None:
         """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered, and without
-        ``live`` there is no page, for which ``draw`` makes shapes of schemes. ``autoscaler``: where there is one."""
+        ``live`` there is no page, for which ``draw`` makes shapes of schemes. ``autoscaler``: where there is one. ``reordered``: where
+        there is none, what has changed in how streams meet."""
         self._join = join
         self._job = job
         self._health = health
-        self._queries, self._live, self._draw, self._autoscaler = queries, live, draw, autoscaler
+        self._queries, self._live, self._draw, self._autoscaler, self._reordered = queries, live, draw, autoscaler, reordered
         methods = METHODS | ({} if queries is None else QUERY_METHODS) | ({} if live is None else OF_PAGE)
         self._admission = Admission(methods, token, private=PRIVATE)
         self._putting = threading.Lock()
@@ -146,7 +149,7 @@ class PlanApi:
         status, _ = self._running()
         newest = status.scheme if status.wanted is None else status.wanted.scheme
         held = loads(newest, self._join.statistics())
-        return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity))
+        return PlanAnswer.of(status, overfull(held, newest.model, self._job.capacity), self._reordered())
 
     def _whole(self, asked: WholePlan, scheme: Scheme) -> bool:
         status, layout = self._running()
@@ -265,6 +268,8 @@ class PlanApi:
     def _decisions(self) -> Content:
         autoscaler = self._autoscaler()
         ledger = Ledger() if autoscaler is None else autoscaler.ledger
+        for decision in self._reordered() if autoscaler is None else ():
+            ledger.record(decision)
         return Content(("application/json", json.dumps(ledger.to_json()).encode() + b"\n"), NO_STORE)
 
     def _healthy(self) -> Answer:

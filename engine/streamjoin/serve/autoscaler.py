@@ -19,18 +19,16 @@ from streamjoin.elastic.events import Paused, Unpaused
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.planner import overfull
-from streamjoin.elastic.reordering import reordered
 from streamjoin.elastic.sample import Sample
-from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
-from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
+from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
@@ -81,9 +79,7 @@ class Autoscaler:
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
         self._drops: int | None = None
         """Plans that were given up, as far as they are known here; None before the first epoch."""
-        self._ways: Ways = ()
-        """Of joins over three and more streams, as the last commit has them, and how tuples lay then."""
-        self._layout: Layout | None = None
+        self._reorderings = Reorderings(job, join)
         self._complaint: str | None = None
         self.paused_by: str | None = None
         """The client that has paused scaling, until it is resumed or the run ends. None: scaling is not paused. Any thread may set it."""
@@ -125,7 +121,10 @@ class Autoscaler:
         if status is None or layout is None:
             return
         self._follow(status, now)
-        self._note_ways(status, layout, now)
+        for changed in self._reorderings.after(now):
+            self.ledger.record(changed)
+            self._decided(changed)
+            self._tell(changed.sentence)
         self._measure(result, status, layout, now)
         # Of a join that has nothing to do the statistics stay as they are.
         at_least = FORECAST_SECONDS if result is not None else math.inf
@@ -156,21 +155,6 @@ class Autoscaler:
             self._tell(f"warning: a plan was given up: {reasons[-1] if reasons else status.dropped}")
             self._shell.pause.begin(now)
         self._drops = status.drops
-
-    def _note_ways(self, status: PlanStatus, layout: Layout, now: float) -> None:
-        """Note in the ledger what the driver has changed in how streams meet."""
-        checkpoint, before, then = self._join.checkpoint, self._ways, self._layout
-        self._ways, self._layout = after, _ = checkpoint.ways, layout
-        if not before or before == after or then is not layout:
-            return
-        for placed, flowing, own in flowing_of(layout.graphs, checkpoint):
-            if before[own] != after[own]:
-                join = self._job.joins[placed.join].name if len(self._job.joins) > 1 else None
-                found = status.generation, status.workers
-                decision = reordered(placed.graph, flowing, before[own], after[own], now, *found, join=join)
-                self.ledger.record(decision)
-                self._decided(decision)
-                self._tell(decision.sentence)
 
     def _measure(self, result: EpochResult | None, status: PlanStatus, layout: Layout, now: float) -> None:
         """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.manifest.problem import shown
@@ -147,10 +148,12 @@ class PlanAnswer(Message):
     ended: list[EndedPlan]
     first_workers: int
     warning: str | None
+    reordered: list[dict[str, Any]]
+    """As records of a ledger have them (:meth:`streamjoin.elastic.decision.Decision.to_json`)."""
 
     @classmethod
-    def of(cls, status: PlanStatus, warning: str | None = None) -> PlanAnswer:
-        """``warning``: what is wrong with the newest plan."""
+    def of(cls, status: PlanStatus, warning: str | None = None, reordered: Sequence[Decision] = ()) -> PlanAnswer:
+        """``warning``: what is wrong with the newest plan. ``reordered``: the last changes of how streams meet, oldest first."""
         wanted, switched = status.wanted, status.switched
         return cls(
             generation=status.generation,
@@ -170,6 +173,7 @@ class PlanAnswer(Message):
             ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],
             first_workers=status.first_workers,
             warning=warning,
+            reordered=[decision.to_json() for decision in reordered],
         )
 
 

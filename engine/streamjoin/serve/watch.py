@@ -10,6 +10,7 @@ from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.base import Traffic
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.reorderings import Reorderings
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import retries
 
@@ -30,9 +31,11 @@ class Observable(Stepper, Protocol):
 class Watched:
     """See the module. Always holds: what the driver returns or raises reaches the caller unchanged, after the metrics know of it."""
 
-    def __init__(self, driver: Observable, metrics: Metrics) -> None:
+    def __init__(self, driver: Observable, metrics: Metrics, reorderings: Reorderings | None = None) -> None:
+        """``reorderings``: to be told of commits, where nobody else does."""
         self._driver = driver
         self._metrics = metrics
+        self._reorderings = reorderings
 
     @property
     def exhausted(self) -> bool:
@@ -69,6 +72,9 @@ class Watched:
             self._metrics.idle(self._driver.plan_status())
         else:
             self._metrics.observe(result, self._driver.plan_status())
+            if self._reorderings is not None:
+                for changed in self._reorderings.after(result.committed_at or result.started_at):
+                    self._metrics.decided(changed)
         return result
 
     def plan_status(self) -> PlanStatus | None:
