@@ -32,17 +32,15 @@ LEAST_PAIRS = 10_000.0
 
 
 class Flow:
-    """See the module. The loop's own."""
+    """Of one join. The loop's own."""
 
-    def __init__(self, job: Job, placed: PlacedGraph, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
-        """``placed``: the join. ``ways``: those of the last commit; empty before the first. ``flowing``: as the last commit has it."""
+    def __init__(self, job: Job, placed: PlacedGraph, ways: Ways) -> None:
+        """``placed``: the join. ``ways``: those of the last commit; empty before the first."""
         self._job, self._placed, self._graph, self._ways = job, placed, placed.graph, ways
         # By edge: pairs that could have matched, and those that did.
         self._pairs = [0.0] * len(placed.graph.edges)
         self._found = [0.0] * len(placed.graph.edges)
         self._met = [0.0] * len(placed.graph.edges)
-        first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
-        self._pace = Pace(Flowing.from_json(flowing).exchange if flowing else first)
         self._chosen_at: float | None = None
 
     def add(self, ways: Ways, numbers: range, reports: Sequence[TaskReport], after: Checkpoint) -> None:
@@ -55,7 +53,6 @@ class Flow:
                 if number in numbers:
                     found[number - numbers.start] += work.found
                     met[number - numbers.start] += work.met
-        self._pace.add(rounds_in(reports), after.committed_at or 0.0)
         if not any(accepted):
             return
         self._pairs = [KEPT * count for count in self._pairs]
@@ -72,8 +69,8 @@ class Flow:
                 self._met[number] += met[head * steps + at]
                 probing, joined = float(came), joined | {stream}
 
-    def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> Flowing:
-        """All of it; selectivities are assumed where none was measured. ``rates``: by stream of the job. O(blocks + tasks)."""
+    def known(self, checkpoint: Checkpoint, rates: Sequence[float], exchange: Exchange) -> Flowing:
+        """All of it; selectivities are assumed where none was measured. ``rates``: by stream of the job. O(blocks)."""
         held = self._stored(checkpoint)
         unknown = assumed(self._graph, held)
         measured, admitted = (
@@ -82,16 +79,16 @@ class Flow:
         )
         by_condition, by_output = zip(*self._job.carried_bytes(self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
         of_streams = tuple(rates[stream] for stream in self._placed.streams)
-        window, exchange = self._job.joins[self._placed.join].window.kind.value, self._pace.exchange(len(checkpoint.held))
+        window = self._job.joins[self._placed.join].window.kind.value
         return Flowing(of_streams, tuple(held), by_condition, by_output, tuple(measured), tuple(admitted), window, exchange)
 
-    def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
+    def ways(self, checkpoint: Checkpoint, rates: Sequence[float], exchange: Exchange, now: float) -> Ways:
         """The ways for the next epoch: the last epoch's, or better ones if it is time to look again."""
         if self._chosen_at is None and self._ways:
             self._chosen_at = now  # nothing has been measured yet, and they were chosen by what had been
         if self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:
             self._chosen_at = now
-            self._ways = choose(self._graph, self.known(checkpoint, rates), self._ways)
+            self._ways = choose(self._graph, self.known(checkpoint, rates, exchange), self._ways)
         return self._ways
 
     def _stored(self, checkpoint: Checkpoint) -> list[float]:
@@ -112,26 +109,37 @@ def rounds_in(reports: Sequence[TaskReport]) -> Iterator[Round]:
 
 
 class Flows:
-    """Those of all joins over three and more streams, one after the other. The loop's own."""
+    """Those of all joins over three and more streams, one after the other, and the exchange that they share. The loop's own."""
 
     def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
         """``ways`` and ``flowing``: of the last commit; empty before the first."""
-        parts = zip(job.graphs, numbered(job.graphs, len(job.joins)), _of_each(job.graphs, flowing or {}), strict=True)
-        self._of_joins = [(Flow(job, placed, ways[heads], known), heads, steps) for placed, (heads, steps), known in parts]
+        parts = zip(job.graphs, numbered(job.graphs, len(job.joins)), strict=True)
+        self._of_joins = [(Flow(job, placed, ways[heads]), heads, steps) for placed, (heads, steps) in parts]
+        first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
+        before = [Flowing.from_json(known).exchange for known in _of_each(job.graphs, flowing or {}) if known]
+        self._pace = Pace(before[0] if before else first)
 
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
+        if self._of_joins:
+            self._pace.add(rounds_in(reports), after.committed_at or 0.0)
         for flow, heads, steps in self._of_joins:
             flow.add(ways[heads], steps, reports, after)
 
     def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> dict[str, Any]:
         """What is known, as a checkpoint has it (``Checkpoint.flowing``)."""
-        found = [flow.known(checkpoint, rates).to_json() for flow, _, _ in self._of_joins]
+        exchange = self._exchange(checkpoint)
+        found = [flow.known(checkpoint, rates, exchange).to_json() for flow, _, _ in self._of_joins]
         return {JOINS: found} if len(found) > 1 else found[0] if found else {}
 
     def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
         """The ways for the next epoch."""
-        return tuple(way for flow, _, _ in self._of_joins for way in flow.ways(checkpoint, rates, now))
+        exchange = self._exchange(checkpoint)
+        return tuple(way for flow, _, _ in self._of_joins for way in flow.ways(checkpoint, rates, exchange, now))
+
+    def _exchange(self, checkpoint: Checkpoint) -> Exchange:
+        """O(tasks)."""
+        return self._pace.exchange(len(checkpoint.held))
 
 
 def flowing_of(graphs: Sequence[PlacedGraph], checkpoint: Checkpoint) -> list[tuple[PlacedGraph, Flowing, slice]]:
