@@ -225,7 +225,8 @@ def test_thresholds_are_proposed_that_the_manifest_takes_and_that_cost_what_is_s
     manifest = yaml.safe_load(Path(EXAMPLE).read_text())
     manifest["spec"]["scaling"] |= pasted["scaling"]
     document = check(manifest)
-    assert document.problems == ()
+    assert (document.problems, document.remarks) == ((), ())
+    assert ("tau0" in pasted["scaling"]) is (pasted["scaling"]["policy"] != "predictive"), "predictive does not use it"
     tried = tmp_path / "tried.yaml"
     tried.write_text(yaml.safe_dump(manifest))
     simulated = json.loads(run("simulate", str(tried), "--trace", trace, "--step", "60s", "--json").stdout)["outcomes"][0]

@@ -47,6 +47,7 @@ class Thresholds:
 
     policy: Policy
     tau0: float
+    """Predictive does not use it, and has the present one."""
     tau1: float
     tau2: float
     tau3: float
@@ -133,11 +134,11 @@ def grid(present: Settings) -> list[Thresholds]:
     for policy in Policy:
         for tau2, gap in itertools.product((0.7, 0.8, MOST_TAU2), (LEAST_GAP, 0.1)):
             tau3 = tau2 + gap
-            # Predictive goes neither by tau0 nor, as a rule, by tau1.
-            parts = ((0.5, 0.5),) if policy is Policy.PREDICTIVE else itertools.product((0.5, 0.75, 0.9), (0.5, 0.75, 0.9))
+            # As a rule, predictive does not go by tau1 either.
+            parts = ((0.5, None),) if policy is Policy.PREDICTIVE else itertools.product((0.5, 0.75, 0.9), (0.5, 0.75, 0.9))
             for of_tau2, of_tau1 in parts:
                 tau1 = of_tau2 * tau2
-                taus = {"tau0": of_tau1 * tau1, "tau1": tau1, "tau2": tau2, "tau3": tau3}
+                taus = {"tau0": now.tau0 if of_tau1 is None else of_tau1 * tau1, "tau1": tau1, "tau2": tau2, "tau3": tau3}
                 found += _valid(present, _with(replace(now, policy=policy), taus))
     return found
 
@@ -160,7 +161,7 @@ def _refine(search: _Search, start: Thresholds) -> None:
 
 def _neighbours(present: Settings, here: Thresholds, tau_step: float, factor: float) -> list[Thresholds]:
     found: list[Thresholds] = []
-    for name in ("tau0", "tau1", "tau2", "tau3"):
+    for name in ("tau1", "tau2", "tau3") if here.policy is Policy.PREDICTIVE else ("tau0", "tau1", "tau2", "tau3"):
         for by in (-tau_step, tau_step):
             found += _valid(present, _with(here, {name: getattr(here, name) + by}))
     for by in (-tau_step, tau_step):
