@@ -57,6 +57,8 @@ class ScaledJoin:
         self.answer: Answered | None = None
         """Given instead of what would be done."""
         self.first_workers = 0
+        self.pace = 1.0
+        """Seconds of event time that pass in each."""
         self.reordered: list[Object] = []
         """The last changes of how streams meet."""
         self.lost = 0
@@ -194,6 +196,8 @@ class ScaledJoin:
             lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
             lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {rate * (self._clock() - self.began)}')
             lines.append(f'streamjoin_backlog_records{{name="one",stream="{stream}"}} {self.backlog}')
+            watermark = self.began + self.pace * (self._clock() - self.began)
+            lines.append(f'streamjoin_watermark_timestamp_seconds{{name="one",stream="{stream}"}} {watermark}')
         lines.append(f'streamjoin_last_commit_timestamp_seconds{{name="one"}} {self._clock()}')
         return self.spoil("\n".join(lines) + "\n")
 

@@ -1077,6 +1077,7 @@ def test_a_sample_has_what_a_scrape_says() -> None:
     assert sample.taken_at == world.now
     assert list(sample.tau.values()) == pytest.approx(world.join.tau)
     assert sample.rates == pytest.approx((100.0, 100.0))
+    assert sample.pace == pytest.approx(1.0)
     assert (sample.epoch_seconds, sample.backlog_records, sample.shed_fraction) == (pytest.approx(0.1), 0.0, 0.0)
 
 
@@ -1102,6 +1103,25 @@ def test_a_stream_that_is_on_both_sides_counts_on_each_and_is_waited_for_once() 
     lacking = measured(without("accepted_tuples_total", stream="payments")(found))
     assert isinstance(lacking, Distrusted)
     assert (lacking.reason, lacking.text) == (Reason.MetricsIncomplete, "streamjoin_accepted_tuples_total of payments is missing")
+
+
+def test_how_fast_event_time_passes_is_read_of_the_watermarks_where_all_are_known() -> None:
+    """A join without event time has none."""
+    world = World(MANY, workers=2)
+    world.join.pace = 8.0
+    for _ in range(5):
+        world.now += 10
+        world.prometheus.scrape()
+    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    assert not isinstance(found, Distrusted)
+    one_missing = without("watermark_timestamp_seconds", stream="payments")(found)
+    paces = []
+    for series in (found, one_missing):
+        streams = (("orders",), ("payments",))
+        sample = measure(series, generation=1, workers=world.join.workers, streams=streams, now=world.now, bound=60.0)
+        assert isinstance(sample, Sample)
+        paces.append(sample.pace)
+    assert paces == [pytest.approx(8.0), None]
 
 
 @pytest.mark.parametrize(("told", "waited"), [({"waitedSeconds": 42.5}, 42.5), ({}, None)])

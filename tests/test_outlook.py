@@ -52,6 +52,17 @@ class TestOutlook:
         assert outlook.growth((SPAN, SPAN), 60) == pytest.approx(1)
         assert outlook.settled((SPAN, SPAN)) == pytest.approx(1)
 
+    def test_a_join_that_catches_up_fills_its_window_sooner_and_no_more(self) -> None:
+        outlook = Outlook()
+        outlook.observe(0, (300.0, 300.0), (1.0, 1.0), pace=10.0)
+        assert outlook.growth((SPAN, SPAN), SPAN / 10) == pytest.approx(2)
+        assert outlook.growth((SPAN, SPAN), SPAN / 20) == pytest.approx(1.5)
+        assert outlook.settled((SPAN, SPAN)) == pytest.approx(2)
+        assert Outlook.from_json(json.loads(json.dumps(outlook.to_json()))) == outlook
+        older = outlook.to_json()
+        del older["pace"]
+        assert Outlook.from_json(older).pace == 1
+
     def test_rates_that_double_double_the_window_within_its_span(self) -> None:
         outlook = Outlook()
         outlook.observe(0, (600.0, 600.0), (2.0, 2.0))
@@ -284,6 +295,19 @@ class TestPolicy:
         story.run(15, rate_for(4, 3.0))
         story.run(600, rate_for(4, 0.6))
         assert story.decisions == []
+
+    def test_catching_up_with_the_input_is_no_rise_of_the_load(self) -> None:
+        """Ten times the tuples come, and ten times the event time passes: the window holds what it held."""
+        rate = rate_for(4, 0.6)
+        found = {}
+        for pace in (10.0, None):
+            story = Story(4, rate)
+            story.run(600, rate)
+            story.run(600, rate, rates=(10 * rate, 10 * rate), pace=pace)
+            story.run(600, rate)
+            found[pace] = [decision.kind for decision in story.decisions]
+        assert found[10.0] == []
+        assert found[None][:1] == [Kind.ALLOCATE], "which it would be taken for"
 
     def test_idle_workers_go_once_they_have_cost_as_much_as_a_change_and_the_way_back(self) -> None:
         few, many = Story(4, rate_for(4, 0.5)), Story(12, rate_for(12, 0.5 / 3))

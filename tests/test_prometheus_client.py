@@ -272,7 +272,7 @@ class Loop:
 
     def __init__(self, join: ScaledServer, url: str, settings: Object | None = None, **spec: Any) -> None:
         self.join, self.cluster, self.ahead = join, MemoryCluster(), 0.0
-        scaling = {"scaleUpAfter": "1s", "scaleDownAfter": "1s"}
+        scaling = {"policy": "thresholds", "scaleUpAfter": "1s", "scaleDownAfter": "1s"}
         body = streamjoin(**{"scaling": scaling, **spec})
         body["metadata"] = {"name": "one", "namespace": "default"}
         self.cluster.put(body)

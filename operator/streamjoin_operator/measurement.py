@@ -28,7 +28,8 @@ COMPLETENESS = "completeness_ratio"
 BUDGET = "completeness_budget_seconds"
 EPOCH_SECONDS, EPOCHS = "epoch_duration_seconds_sum", "epoch_duration_seconds_count"
 RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
-NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED, BUDGET)
+WATERMARK = "watermark_timestamp_seconds"
+NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED, BUDGET, WATERMARK)
 """The metrics that are needed, without their prefix (``docs/metrics.md``)."""
 RATE_SECONDS = 60.0
 """Over so long rates are taken, and what was shed; over as long as there are scrapes where those are further apart."""
@@ -208,6 +209,7 @@ class _Scraped:
             tau={int(task): value for task, value in tau.items()},
             workers=workers,
             rates=(left, right),
+            pace=self._pace(names),
             held=(self._held("left", workers), self._held("right", workers)),
             epoch_seconds=self._epoch_seconds(),
             # A process that has run no epoch has nothing waiting that it knows of; it shows no backlog then.
@@ -233,6 +235,19 @@ class _Scraped:
             accepted += took
             shed += dropped
         return rates, shed / (accepted + shed) if shed else 0.0
+
+    def _pace(self, streams: Sequence[str]) -> float | None:
+        """Seconds of event time that have passed in each second, by the stream that is furthest behind. None: without event time, with one
+        scrape, or where the driver began anew."""
+        found = {series.labels.get("stream"): since_reset(series.points) for series, _ in self._now(WATERMARK)}
+        of_streams = [dict(found[stream]) for stream in streams if stream in found]
+        if len(of_streams) < len(streams):
+            return None
+        times = [at for at in of_streams[0] if self.at - at <= RATE_SECONDS and all(at in points for points in of_streams)]
+        if len(times) < 2:
+            return None
+        first, last = (min(points[at] for points in of_streams) for at in (times[0], times[-1]))
+        return max(0.0, last - first) / (times[-1] - times[0])
 
     def _increase(self, points: Points) -> tuple[float, float]:
         """By how much a counter has risen, and in how many seconds."""

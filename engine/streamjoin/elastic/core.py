@@ -155,14 +155,15 @@ class DecisionCore:
         left, right = reading.held
         left_rate, right_rate = reading.rates
         if left is not None and right is not None and left_rate is not None and right_rate is not None:
+            rates = left_rate / reading.pace, right_rate / reading.pace
             if settings.is_predictive:
                 if state.outlook.at is None or at - state.outlook.at > LONGEST_GAP_SECONDS:
                     state.jumps.forget()
                 else:
-                    state.jumps.observe(at, (left_rate, right_rate), state.outlook.rates, ahead(settings))
-            state.outlook.observe(at, (left / reading.kept, right / reading.kept), (left_rate, right_rate))
+                    state.jumps.observe(at, rates, state.outlook.rates, ahead(settings))
+            state.outlook.observe(at, (left / reading.kept, right / reading.kept), rates, reading.pace)
             if settings.is_predictive:
-                state.season.observe(at, (left_rate, right_rate))
+                state.season.observe(at, rates)
             if state.spells.at is not None and at - state.spells.at > LONGEST_GAP_SECONDS:
                 state.spells.forget()
             state.spells.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)

@@ -7,6 +7,9 @@ A window of ``span`` seconds that takes in ``rate`` tuples a second holds, ``ahe
 as if what expires meanwhile were like the average of what is held. So the rates of now say what is held a whole window later. Without a
 span (a window of rows) nothing is taken to change; a window without end only grows.
 
+Windows are of event time, and so are ``rate`` and ``ahead``. A join that catches up with its input takes in many times the tuples, and lets
+as many go: event time passes faster than the clock (``pace``), and the window holds no more than it would otherwise.
+
 Always holds: pure, plain data of bounded size; a factor of growth is finite and not negative; ``largest`` falls from row to row.
 """
 
@@ -100,19 +103,22 @@ class Outlook:
     held: Pair = (0.0, 0.0)
     """By side, of the last sample."""
     rates: Pair = (0.0, 0.0)
-    """By side, tuples per second, averaged over about SMOOTH_SECONDS."""
+    """By side, tuples per second of event time, averaged over about SMOOTH_SECONDS."""
+    pace: float = 1.0
+    """Seconds of event time that pass in a second, averaged likewise."""
     missed: float = 0.0
     """The square of by how much tau was above what was foreseen, averaged over some FARTHEST_SECONDS."""
     largest: list[list[float]] = field(default_factory=list)
     """Oldest first: a number of held tuples, and when as many were held last. What came before a larger one is forgotten."""
 
-    def observe(self, at: float, held: Pair, rates: Pair) -> None:
+    def observe(self, at: float, held: Pair, rates: Pair, pace: float = 1.0) -> None:
         """Take in a sample that is younger than the last one. O(1) amortised."""
         if self.at is None or at - self.at > LONGEST_GAP_SECONDS:
-            self.since, self.rates, self.largest = at, rates, []
+            self.since, self.rates, self.pace, self.largest = at, rates, pace, []
         else:
             part = 1 - math.exp(-(at - self.at) / SMOOTH_SECONDS)
             self.rates = _mixed(self.rates[0], rates[0], part), _mixed(self.rates[1], rates[1], part)
+            self.pace = _mixed(self.pace, pace, part)
         self.at, self.held = at, held
         total = sum(held)
         while self.largest and self.largest[-1][0] <= total:
@@ -138,14 +144,15 @@ class Outlook:
         return 2 * math.sqrt(self.missed)
 
     def growth(self, spans: Pair | None, ahead: float, rates: Pair | None = None) -> float:
-        """What will be held in ``ahead`` seconds / what is held now, if the rates stay as they are, or are these."""
+        """What will be held in ``ahead`` seconds of the clock / what is held now, if the rates and the pace stay as they are, or the rates
+        are these."""
         total = sum(self.held)
         if spans is None or total <= 0:
             return 1.0
         then = 0.0
         for held, rate, span in zip(self.held, self.rates if rates is None else rates, spans, strict=True):
             # In a window of no length nothing is held for long, and nothing changes.
-            then += held + ((rate - held / span) * min(ahead, span) if span > 0 else 0.0)
+            then += held + ((rate - held / span) * min(ahead * self.pace, span) if span > 0 else 0.0)
         return min(MOST_GROWTH, max(0.0, then / total))
 
     def settled(self, spans: Pair | None, rates: Pair | None = None) -> float:
@@ -172,6 +179,7 @@ class Outlook:
             "since": self.since,
             "held": list(self.held),
             "rates": list(self.rates),
+            "pace": self.pace,
             "missed": self.missed,
             "largest": [list(row) for row in self.largest],
         }
@@ -185,8 +193,8 @@ class Outlook:
         (left, right), (left_rate, right_rate) = data["held"], data["rates"]
         largest = [[float(held), float(at)] for held, at in data["largest"]]
         at = None if data["at"] is None else float(data["at"])
-        missed = float(data.get("missed", 0.0))
-        return cls(at, float(data["since"]), (float(left), float(right)), (float(left_rate), float(right_rate)), missed, largest)
+        rates, pace, missed = (float(left_rate), float(right_rate)), float(data.get("pace", 1.0)), float(data.get("missed", 0.0))
+        return cls(at, float(data["since"]), (float(left), float(right)), rates, pace, missed, largest)
 
 
 def _mixed(old: float, new: float, part: float) -> float:

@@ -36,6 +36,9 @@ class Sample:
     """Workers that were asked for and hold nothing yet."""
     rates: Pair = (None, None)
     """Left and right: tuples per second that the join took in, those that it shed included."""
+    pace: float | None = None
+    """Seconds of event time that have passed in each second, over the time of ``rates``: above 1 while a join catches up with its input.
+    None: not known, or the join has no event time."""
     held: Pair = (None, None)
     """Left and right: tuples held, each counted once, however many workers hold it."""
     epoch_seconds: float | None = None
@@ -80,6 +83,8 @@ class Reading:
     unconfirmed: str | None = None
     """As the sample's."""
     budget_seconds: float | None = None
+    pace: float = 1.0
+    """As the sample's, at least 1; 1 where it is not known."""
 
     @property
     def sound(self) -> bool:
@@ -165,6 +170,7 @@ def read(sample: Sample, workers: int) -> Reading:
         migrating=bool(sample.migrating),
         problems=tuple(problems),
         unconfirmed=sample.unconfirmed,
+        pace=max(1.0, float(sample.pace)) if sample.pace is not None and _usable(sample.pace) else 1.0,
     )
 
 

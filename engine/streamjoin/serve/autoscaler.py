@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.elastic.decision import Decision
@@ -50,6 +51,18 @@ class Scaled(Planning, Protocol):
     def checkpoint(self) -> Checkpoint: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """What came with an epoch."""
+
+    at: float
+    """When it was committed."""
+    tuples: tuple[int, ...]
+    """By stream, those shed included."""
+    watermark: int | None
+    """After it, of the stream that is furthest behind, in microseconds; None: of no stream, or not of all."""
+
+
 class Autoscaler:
     """See the module. One thread tells it what happens; any may read ``decision``."""
 
@@ -74,8 +87,8 @@ class Autoscaler:
         self._writer: LedgerWriter | None = None
         self._written: tuple[int, int] | None = None
         self._written_at = -WRITE_SECONDS
-        self._arrived: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=RATE_EPOCHS + 1)
-        """When the last epochs were committed, and the tuples that came with each, those shed included."""
+        self._arrived: deque[_Arrived] = deque(maxlen=RATE_EPOCHS + 1)
+        """With the last epochs."""
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
         self._drops: int | None = None
         """Plans that were given up, as far as they are known here; None before the first epoch."""
@@ -166,7 +179,7 @@ class Autoscaler:
         else:
             taken_at, generation, counts = result.committed_at or now, result.generation, result.counts
         came = tuple(map(sum, zip(counts["accepted"], counts["shed"], strict=True)))
-        self._arrived.append((taken_at, came))
+        self._arrived.append(_Arrived(taken_at, came, _least(checkpoint.watermarks)))
         self._shed.append(sum(counts["shed"]))
         held = [0] * len(layout.places)
         for block in checkpoint.blocks:
@@ -182,6 +195,7 @@ class Autoscaler:
                 workers=len(tau),
                 starting=new,
                 rates=self._rates(layout),
+                pace=self._pace,
                 held=self._job.by_side(held),
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
@@ -193,19 +207,32 @@ class Autoscaler:
     @property
     def _shed_fraction(self) -> float:
         """Of the tuples that came lately, those that were shed."""
-        came = sum(sum(counts) for _, counts in self._arrived)
+        came = sum(sum(arrived.tuples) for arrived in self._arrived)
         return sum(self._shed) / came if came else 0.0
+
+    @property
+    def _of_late(self) -> list[_Arrived]:
+        """Over which rates are taken: no tuples of the first one, from whose end they go."""
+        last = self._arrived[-1].at
+        of_late = [arrived for arrived in self._arrived if arrived.at >= last - RATE_SECONDS]
+        return of_late if len(of_late) > 1 else list(self._arrived)[-2:]
 
     def _rates(self, layout: Layout) -> tuple[float | None, float | None]:
         """Tuples per second that come to each side, those shed included; None before the second epoch."""
-        last = self._arrived[-1][0]
-        of_late = [entry for entry in self._arrived if entry[0] >= last - RATE_SECONDS]
-        arrived = of_late if len(of_late) > 1 else list(self._arrived)[-2:]
-        seconds = last - arrived[0][0]
+        first, *others = self._of_late
+        seconds = self._arrived[-1].at - first.at
         if seconds <= 0:
             return None, None
-        came = [sum(of_stream) / seconds for of_stream in zip(*(counts for _, counts in arrived[1:]), strict=True)]
+        came = [sum(of_stream) / seconds for of_stream in zip(*(arrived.tuples for arrived in others), strict=True)]
         return self._job.by_side([came[place.stream] for place in layout.places])
+
+    @property
+    def _pace(self) -> float | None:
+        """Seconds of event time that pass in a second; None where that is not known."""
+        first, last = self._of_late[0], self._arrived[-1]
+        if first.watermark is None or last.watermark is None or last.at <= first.at:
+            return None
+        return max(0, last.watermark - first.watermark) / 1e6 / (last.at - first.at)
 
     def _new_forecast(self, status: PlanStatus, layout: Layout) -> PlannedForecast:
         """It costs nothing until it is asked."""
@@ -246,6 +273,11 @@ class Autoscaler:
         if self._writer is not None and marks != self._written and now - self._written_at >= WRITE_SECONDS:
             self._writer.write(self.ledger)
             self._written, self._written_at = marks, now
+
+
+def _least(watermarks: Sequence[int | None]) -> int | None:
+    known = [watermark for watermark in watermarks if watermark is not None]
+    return min(known) if known and len(known) == len(watermarks) else None
 
 
 def _settings_of(job: Job, first_workers: int = 0) -> Settings:

@@ -76,7 +76,10 @@ def _relieve(review: Review, latest: Reading, seconds: float) -> Verdict:
     if settings.is_predictive:
         soon, when = expected_tau(state, settings, tau), duration(ahead(settings))
         near = f"above {full_tau(state, settings):.2f} (tau2 is {settings.tau2:g}){by_whom(latest)}"
-        why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}{_by_season(review)}{_by_jump(review)}, {near}"
+        if f"{soon:.2f}" == f"{now:.2f}":
+            why = f"tau of the fullest worker ({shown}) is {near}"
+        else:
+            why = f"tau of the fullest worker ({shown}) is going to be {soon:.2f} in {when}{_by_season(review)}{_by_jump(review)}, {near}"
     else:
         why = f"tau of the fullest worker ({shown}) has been at or above tau3 ({settings.tau3:g}) for {duration(seconds)}{by_whom(latest)}"
     reason = Reason.FULL
