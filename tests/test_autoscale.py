@@ -768,11 +768,12 @@ async def test_two_operators_at_once_change_the_plan_once() -> None:
     assert world.join.workers == 1, "and neither keeps the other from removing them again"
 
 
-def reordering(at: float) -> Decision:
+def reordering(at: float, join: str) -> Decision:
     """A change of how streams meet, as a driver tells it."""
+    sentence = f"{join}: in another way since {at}"
     return Decision(
-        at=at, kind=Kind.REORDER, rule=None, reason=Why.CHEAPER, sentence=f"in another way since {at}", generation=1, workers=1, target=1,
-        mode=Mode.ENFORCE, inputs=None, age_seconds=None,
+        at=at, kind=Kind.REORDER, rule=None, reason=Why.CHEAPER, sentence=sentence, generation=1, workers=1, target=1, mode=Mode.ENFORCE,
+        inputs=None, age_seconds=None,
     )  # fmt: skip
 
 
@@ -782,12 +783,13 @@ async def test_what_the_driver_changes_in_how_streams_meet_is_noted_once_whoever
         world = World(scaling={"mode": mode}, **three_streams())
         await world.run(60)
         for at in (1.0, 2.0):
-            world.join.reordered = [*world.join.reordered, reordering(at).to_json(), {"kind": "of a later release"}]
+            of_joins = [reordering(at, join).to_json() for join in ("one", "other")]
+            world.join.reordered = [*world.join.reordered, *of_joins, {"kind": "of a later release"}]
             await world.run(30)
             world.reconciler = world.operator()
             await world.run(30)
         noted = [record for record in world.ledger if record.decision.kind is Kind.REORDER]
-        assert [record.decision for record in noted] == [reordering(1.0), reordering(2.0)]
+        assert [record.decision for record in noted] == [reordering(at, join) for at in (1.0, 2.0) for join in ("one", "other")]
         assert world.status.get("decisions", []) == [], "they change no plan"
 
 

@@ -269,10 +269,11 @@ class Autoscaler:
 
     def _note_reordered(self, plan: Applied) -> None:
         """What the driver has changed by itself in how streams meet; each change once, whoever notes it down."""
-        for decision in plan.reordered:
-            if decision.at > self._reordered_at:
-                self._reordered_at, self.is_new = decision.at, True
-                self.ledger.record(decision)
+        new = [decision for decision in plan.reordered if decision.at > self._reordered_at]
+        for decision in new:  # of several joins, some may be of the same moment
+            self.ledger.record(decision)
+        if new:
+            self._reordered_at, self.is_new = max(decision.at for decision in new), True
 
     def _restored(self, settings: Settings, now: float) -> DecisionCore | None:
         """The core of an operator before, without what it had measured."""
