@@ -157,11 +157,12 @@ def manifest(root: Path) -> Path:
         }
 
     output = {"select": ["l.id AS a", "r.id AS b"], "sink": {"files": {"path": str(root / "out")}}}
+    taus = {"tau0": 0.2, "tau1": 0.4, "tau2": 0.7, "tau3": 0.8}
     spec = {
         "streams": [stream("l"), stream("r")],
         "joins": [{"condition": "abs(l.k - r.k) <= 1", "window": {"within": "1h"}, "output": output}],
         "workers": {"min": 1, "max": 3, "capacityTuples": 5000},
-        "scaling": {"policy": "thresholds", "tau2": 0.7, "tau3": 0.8, "scaleUpAfter": "1s", "scaleDownAfter": "1h"},
+        "scaling": {"policy": "thresholds", **taus, "scaleUpAfter": "1s", "scaleDownAfter": "1h"},
         "shedding": {"model": "linear"},
         "epoch": {"interval": "250ms"},
         "checkpoint": {"location": str(root / "state")},
