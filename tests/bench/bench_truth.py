@@ -1,6 +1,6 @@
 """One trace through ``streamjoin simulate``'s join and through the engine, inline and on Spark: whether the simulation is true.
 
-    python tests/bench/bench_truth.py [--policies thresholds,predictive] [--runners inline,spark] [--hours 1.2]
+    python tests/bench/bench_truth.py [--policies thresholds,predictive] [--runners inline,spark] [--hours 1.2] [--quick]
 
 Time is compressed: an epoch is a step of 15 s of the trace (``tests/truth.py``), and stands still while workers start that are due by it.
 Needs Spark for the runner of that name, and takes minutes.
@@ -8,7 +8,6 @@ Needs Spark for the runner of that name, and takes minutes.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from streamjoin.runner.spark import SparkRunner, SparkSettings
+from bench.engine import spark_runner
+from bench.report import options
 from truth import Played, job_of, run, simulated, wave
 
 FULL = 48
@@ -42,11 +42,13 @@ def row(policy: str, who: str, played: Played) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options(__doc__ or "")
     parser.add_argument("--policies", default="thresholds,predictive")
     parser.add_argument("--runners", default="inline,spark")
     parser.add_argument("--hours", type=float, default=1.2)
     given = parser.parse_args()
+    if given.quick:
+        given.policies, given.hours = "predictive", 0.3
     print("| policy | | worker-hours | workers, in turn | moved tuples | shed | most tau | mean tau | held, on average |")
     print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |")
     traffic = wave(given.hours, 3.0, 14.0)
@@ -55,8 +57,12 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as directory:
                 root = Path(directory)
                 job = job_of(root, policy)
-                runner = SparkRunner(SparkSettings(root / "logs")) if name == "spark" else None
-                real = run(root, job, traffic, runner=runner)
+                runner = spark_runner(root) if name == "spark" else None
+                try:
+                    real = run(root, job, traffic, runner=runner)
+                finally:
+                    if runner is not None:
+                        runner.stop()
             print(row(policy, f"run, {name}", real), flush=True)
         print(row(policy, "simulated", simulated(job, traffic)), flush=True)
 
