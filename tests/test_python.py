@@ -435,3 +435,48 @@ def test_it_runs_on_spark(inputs: Path, expected: Counter[tuple[Any, ...]]) -> N
         found = sum((counted(epoch.results["near"]) for epoch in run), Counter())
     assert found == expected
     assert signal.getsignal(signal.SIGINT) is before
+
+
+LEFT_OPEN = """
+import sys
+import streamjoin
+run = streamjoin.Join.read(sys.argv[1]).run(runner=sys.argv[2])
+next(run)
+raise RuntimeError("the program's own")
+"""
+MADE_UP = """
+apiVersion: streamjoin.dev/v1beta1
+kind: StreamJoin
+metadata: {name: near}
+spec:
+  streams:
+    - &stream
+      name: l
+      source: {generator: {seed: 1, rows: 2000, rate: {constant: 1000}, realTime: false, columns: {k: {uniform: {min: 1, max: 500}}}}}
+      schema: "k INT, at TIMESTAMP"
+      eventTime: at
+    - {<<: *stream, name: r}
+  joins:
+    - name: near
+      condition: "abs(l.k - r.k) <= 1"
+      window: {within: 1s}
+      output: {select: ["l.k AS a", "r.k AS b"], sink: {files: {path: OUT, format: parquet}}}
+  epoch: {interval: 50ms, maxTuples: 400}
+  checkpoint: {location: STATE}
+"""
+
+
+@pytest.mark.parametrize("runner", ["inline", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_program_that_ends_with_a_run_left_open_ends_and_the_next_run_goes_on(runner: str, tmp_path: Path) -> None:
+    found = {}
+    for name in ("whole", "in two"):
+        manifest, out = tmp_path / f"{name}.yaml", tmp_path / name
+        manifest.write_text(MADE_UP.replace("OUT", f'"{out}"').replace("STATE", f'"{tmp_path / name}-state"'))
+        if name == "in two":
+            command = [sys.executable, "-c", LEFT_OPEN, str(manifest), runner]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+            assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: the program's own")
+        with streamjoin.Join.read(manifest).run(runner="inline", until_idle=True) as run:
+            assert run.wait() is streamjoin.Reason.IDLE
+        found[name] = Counter(duckdb.read_parquet(f"{out}/*.parquet").fetchall())
+    assert found["in two"] == found["whole"] != Counter()

@@ -6,6 +6,7 @@ last commit.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -122,8 +124,27 @@ class Epoch:
         return f"<streamjoin.Epoch {self.number}: {self.output} results in {self.seconds:.3f} s>"
 
 
+_open: weakref.WeakSet[Run] = weakref.WeakSet()
+"""Runs that have begun and not ended."""
+
+
+def _close_at_exit(run: Run) -> None:
+    """Have the run closed before all that it has begun so far, its runner among it, sees to its own end."""
+    _open.add(run)
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    """Close what a program has left open, as one that ends with an error: later, as its objects go, no thread can be waited for."""
+    for run in list(_open):
+        with contextlib.suppress(ValueError):  # another thread is in the midst of it
+            run.close()
+
+
 class Run(Iterator[Epoch]):
-    """An iterator of epochs, made by ``Join.run``. Use it as a context manager, or close it, or take it to its end.
+    """An iterator of epochs, made by ``Join.run``. Use it as a context manager, or close it, or take it to its end. A program that ends
+    closes it.
 
     An epoch begins when you ask for it: a program that takes longer for an epoch than ``spec.epoch.interval`` slows the join down. Other
     threads may call ``stop`` only. Retries and warnings go to the logger ``streamjoin``.
@@ -231,8 +252,11 @@ class Run(Iterator[Epoch]):
         try:
             with contextlib.closing(loop.epochs()) as epochs:
                 for done in epochs:
+                    if self not in _open:
+                        _close_at_exit(self)
                     yield Epoch(done.result, tuple(stream.name for stream in job.streams), self._taken(), done.decision)
         finally:
+            _open.discard(self)
             self._recover()
             _restore_interrupts(before)
         if self._ended is not None and self._ended.failure is not None:

@@ -21,6 +21,7 @@ streams, which have locks of their own.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import threading
@@ -100,6 +101,8 @@ class Pool:
         self._reading = Reading()
         self._watch = threading.Thread(target=self._beat, name="watch", daemon=True)
         self._watch.start()
+        # After the server has: it ends itself with the process, and would wait for workers that nobody has told to go.
+        atexit.register(self.close)
 
     def want(self, count: int) -> None:
         """Have at least so many places."""
@@ -220,10 +223,12 @@ class Pool:
                 spare_on[executor].remove(number)
 
     def close(self) -> None:
-        """End all workers."""
-        self.release(())
-        self._closed.set()
-        shut_down(self._server)
+        """End all workers. A process that ends does so by itself."""
+        atexit.unregister(self.close)
+        if not self._closed.is_set():
+            self.release(())
+            self._closed.set()
+            shut_down(self._server)
 
     def place_died(self, place: int, reason: str) -> None:
         """Called by the hosts: what kept the place has ended, with its process. The hosts bring it anew."""
