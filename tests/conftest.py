@@ -92,10 +92,19 @@ def make_way() -> None:
     os.nice(MAKES_WAY)
 
 
+@functools.cache
+def have_workers_find_tests() -> None:
+    """They unpickle the tests' sources, and have their environment of the one Java of this process, whichever test has it started."""
+    paths = [os.path.dirname(__file__), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests of groups wait for other processes, with deadlines; the others, and their children, take what processor time these leave."""
     if "PYTEST_XDIST_WORKER" in os.environ and not any(item.get_closest_marker(mark) for mark in (*GROUPS, "prometheus")):
         make_way()
+    if item.get_closest_marker("spark"):
+        have_workers_find_tests()
 
 
 @pytest.fixture(scope="session", autouse=True)

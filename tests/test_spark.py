@@ -29,9 +29,6 @@ HERE = Path(__file__).parent
 
 
 def start_spark(directory: Path, master: str | None = None, workers_per_executor: int = 1) -> SparkRunner:
-    """Workers unpickle the tests' sources."""
-    paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
     return SparkRunner(SparkSettings(directory, master=master, workers_per_executor=workers_per_executor, ui=True))
 
 
