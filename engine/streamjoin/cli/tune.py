@@ -19,7 +19,6 @@ from streamjoin.cli.simulate import Prepared, heading, heading_json, prepare
 from streamjoin.cli.validate import read_text, refusing
 from streamjoin.cli.variants import Simulations, simulations
 from streamjoin.compilation import compile_job, with_checkpoint
-from streamjoin.elastic.settings import Policy
 from streamjoin.job import Job
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.validate import load
@@ -153,10 +152,9 @@ def yaml_of(thresholds: Thresholds) -> str:
 
 def written(thresholds: Thresholds) -> dict[str, float | str]:
     """The thresholds by the manifest's names, as a manifest writes them."""
-    taus = ("tau1", "tau2", "tau3") if thresholds.policy is Policy.PREDICTIVE else ("tau0", "tau1", "tau2", "tau3")
     return {
         "policy": thresholds.policy.value,
-        **{name: getattr(thresholds, name) for name in taus},
+        **{name: getattr(thresholds, name) for name in thresholds.taus},
         "scaleUpAfter": str(Duration(round(thresholds.scale_up_after * 1e6))),
         "scaleDownAfter": str(Duration(round(thresholds.scale_down_after * 1e6))),
     }

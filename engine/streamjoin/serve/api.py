@@ -267,9 +267,12 @@ class PlanApi:
 
     def _decisions(self) -> Content:
         autoscaler = self._autoscaler()
-        ledger = Ledger() if autoscaler is None else autoscaler.ledger
-        for decision in self._reordered() if autoscaler is None else ():
-            ledger.record(decision)
+        if autoscaler is None:
+            ledger = Ledger()
+            for decision in self._reordered():
+                ledger.record(decision)
+        else:
+            ledger = autoscaler.ledger
         return Content(("application/json", json.dumps(ledger.to_json()).encode() + b"\n"), NO_STORE)
 
     def _healthy(self) -> Answer:

@@ -48,8 +48,8 @@ def cheapest(need: Array, join: SimulatedJoin, step_seconds: float) -> Schedule:
     """The cheapest sequence with at least ``need`` workers (int64) at each step. O(stretches of equal need * distinct needs)."""
     # No number is worth having that no step needs: with the next lower one that is, nothing would be dearer.
     sizes = np.unique(need)
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(need) != 0]))
-    hours = np.diff(np.concatenate([begins, [len(need)]])) * step_seconds / 3600
+    begins, lengths = _stretches(need)
+    hours = lengths * step_seconds / 3600
     starting = join.start_seconds / 3600 * sizes
     changing = join.prices.change + join.prices.switch_seconds / 3600 * join.prices.paused * sizes
     came_from = np.empty((len(begins), len(sizes)), np.int32)
@@ -68,7 +68,6 @@ def cheapest(need: Array, join: SimulatedJoin, step_seconds: float) -> Schedule:
     chosen[-1] = int(np.argmin(bills))
     for index in range(len(begins) - 1, 0, -1):
         chosen[index - 1] = came_from[index, chosen[index]]
-    lengths = np.diff(np.concatenate([begins, [len(need)]]))
     return Schedule(np.repeat(sizes[chosen], lengths), float(bills.min()), float(need.sum()) * step_seconds / 3600)
 
 
@@ -78,8 +77,7 @@ def least_hours_with(need: Array, changes: int, step_seconds: float) -> float:
     What no rule with as few changes goes below, whatever it knows. O(stretches of equal need * distinct needs * changes).
     """
     sizes = np.unique(need)
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(need) != 0]))
-    lengths = np.diff(np.concatenate([begins, [len(need)]]))
+    begins, lengths = _stretches(need)
     # By changes so far and by workers.
     steps = np.full((changes + 1, len(sizes)), np.inf)
     steps[0] = 0
@@ -88,6 +86,12 @@ def least_hours_with(need: Array, changes: int, step_seconds: float) -> float:
             steps[1:] = np.minimum(steps[1:], steps[:-1].min(axis=1, keepdims=True))
         steps += np.where(sizes >= need[begin], sizes * length, np.inf)
     return float(steps.min()) * step_seconds / 3600
+
+
+def _stretches(need: Array) -> tuple[Array, Array]:
+    """Where each stretch of equal need begins, and of how many steps it is."""
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(need) != 0]))
+    return begins, np.diff(np.concatenate([begins, [len(need)]]))
 
 
 def _running_least(values: Array) -> tuple[Array, Array]:

@@ -58,6 +58,11 @@ class Thresholds:
     def of(cls, settings: Settings) -> Thresholds:
         return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})
 
+    @property
+    def taus(self) -> tuple[str, ...]:
+        """The names of those that the policy uses."""
+        return ("tau1", "tau2", "tau3") if self.policy is Policy.PREDICTIVE else ("tau0", "tau1", "tau2", "tau3")
+
     def applied(self, settings: Settings) -> Settings:
         """The settings with these. Raises ValueError where they do not fit together."""
         return replace(settings, **{item.name: getattr(self, item.name) for item in fields(self)})
@@ -161,7 +166,7 @@ def _refine(search: _Search, start: Thresholds) -> None:
 
 def _neighbours(present: Settings, here: Thresholds, tau_step: float, factor: float) -> list[Thresholds]:
     found: list[Thresholds] = []
-    for name in ("tau1", "tau2", "tau3") if here.policy is Policy.PREDICTIVE else ("tau0", "tau1", "tau2", "tau3"):
+    for name in here.taus:
         for by in (-tau_step, tau_step):
             found += _valid(present, _with(here, {name: getattr(here, name) + by}))
     for by in (-tau_step, tau_step):
