@@ -17,6 +17,7 @@ import pytest
 import apiserver
 from cases import how_many, in_turn
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
+from spark_path import have_workers_find_tests
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaBroker
@@ -90,13 +91,6 @@ MAKES_WAY = 5
 @functools.cache
 def make_way() -> None:
     os.nice(MAKES_WAY)
-
-
-@functools.cache
-def have_workers_find_tests() -> None:
-    """They unpickle the tests' sources, and have their environment of the one Java of this process, whichever test has it started."""
-    paths = [os.path.dirname(__file__), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

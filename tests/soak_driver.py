@@ -20,6 +20,7 @@ from typing import NoReturn
 import soak
 from shaken_storage import Shake, ShakenStorage, give_tickets
 from soak import Case, Journal, Kind, Point
+from spark_path import have_workers_find_tests
 from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Retrying
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -119,7 +120,7 @@ class Faults:
 
 
 def main(root: Path) -> NoReturn:
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    have_workers_find_tests()
     case, journal = Case.read(root), Journal(root)
     if case.in_files:
         planning.SMALL_BYTES = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import SECOND, START, driver_for, make_job
-from many_streams import drawn
+from many_streams import Join, drawn
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
@@ -82,6 +82,11 @@ def test_an_older_ledger_is_read() -> None:
     assert Decision.from_json(written).reordering is None
 
 
+def of_three_streams() -> Join:
+    """A join with some epochs."""
+    return drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+
+
 @pytest.fixture
 def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
     """Other ways after each third epoch; those that were chosen."""
@@ -99,7 +104,7 @@ def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
 
 
 def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways], tmp_path: Path) -> None:
-    join = drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+    join = of_three_streams()
     job = replace(make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2)), min_workers=2, max_workers=2)
     storage, now = ObjectStorage(str(tmp_path / "state")), START / SECOND
     driver = driver_for(job, join.inputs, storage, InlineRunner(), clock=lambda: now)
@@ -124,7 +129,7 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
 
 def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_count_all(by_turns: list[Ways], tmp_path: Path) -> None:
     """As on Kubernetes, where an operator notes them down."""
-    join = drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+    join = of_three_streams()
     job = make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2))
     driver = driver_for(job, join.inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
     reorderings, metrics = Reorderings(job, driver), Metrics(job)

@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.report import options, table
+from streamjoin.cli import main as streamjoin
 from streamjoin.cli.simulate import Options as SimulateOptions
 from streamjoin.cli.simulate import prepare
 from streamjoin.compilation import compile_job, with_checkpoint
@@ -69,8 +70,6 @@ MODELS: dict[str, tuple[str, Options]] = {
 }
 MANIFEST = ROOT / "examples" / "scaling.yaml"
 TRACES = ROOT / "examples" / "traces"
-STEP = 15.0
-"""Seconds from a sample to the next."""
 PAIRS = {
     "every pair may match": MainPredicate(MainKind.ALL, text="true"),
     "a band of 1 % of all pairs": MainPredicate(MainKind.RANGE, low=-BAND, high=BAND, text=f"abs(l.k - r.k) <= {BAND}"),
@@ -243,7 +242,7 @@ def scaled(days: float, seed: int, *, quick: bool) -> tuple[str, str]:
             rows.append([name if at == 0 else "", rule, *numbers, f"{one['movedTuples'] / 1e6:,.1f}"])
         rescales = {one["decider"]: one["rescales"] for _, one in others}
         changes, least = rescales["HPA"] // 4, last["least"]
-        bound = least_hours_with(needed(name, days, seed), changes, STEP) / least["sequenceWorkerHours"]
+        bound = least_hours(changes, *arguments) / least["sequenceWorkerHours"]
         predictive = runs[Policy.PREDICTIVE]["outcomes"][0]["rescales"]
         few.append([name, rescales["HPA"], predictive, rescales["clairvoyant"], changes, f"{bound:.2f}"])
     header = ["traffic", "rule", "worker-hours", "hours / least", "bill / least", "above tau3, s", "shed", "rescales", "re-plans"]
@@ -251,14 +250,11 @@ def scaled(days: float, seed: int, *, quick: bool) -> tuple[str, str]:
     return table([*header, "moved, millions"], rows), table(few_header, few)
 
 
-def needed(name: str, days: float, seed: int) -> np.ndarray[Any, Any]:
-    """The fewest workers at each step of a traffic or a trace, as ``streamjoin simulate`` has them."""
-    trace, traffic = (None, name) if name in KINDS else (TRACES / f"{name}.csv", None)
-    by_default: dict[str, Any] = {"rate": None, "start_up": 30.0, "worker_rate": 2e5, "tuple_bytes": 64.0, "share": None, "policy": None}
-    shown: dict[str, Any] = {"explained": False, "as_json": True, "picture": None}
-    given = SimulateOptions(manifest=MANIFEST, trace=trace, traffic=traffic, days=days, seed=seed, step=STEP, **by_default, **shown)
-    prepared = prepare(given, compile_job(with_checkpoint(load(MANIFEST.read_text()))))
-    return Clairvoyant(prepared.join, prepared.traffic).need
+def least_hours(changes: int, *arguments: str) -> float:
+    """With so few changes, on what ``streamjoin simulate`` makes of these arguments."""
+    given = streamjoin.commands["simulate"].make_context("simulate", [str(MANIFEST), *arguments]).params
+    prepared = prepare(SimulateOptions(**given), compile_job(with_checkpoint(load(MANIFEST.read_text()))))
+    return least_hours_with(Clairvoyant(prepared.join, prepared.traffic).need, changes, prepared.traffic.step_seconds)
 
 
 def simulated(policy: Policy, *arguments: str) -> dict[str, Any]:

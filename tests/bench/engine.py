@@ -17,13 +17,13 @@ from typing import Any
 from bench.forgetful import Durable, Forgetful
 from bench.workloads import FULL_AFTER, WINDOW, Workload, timed_epochs
 from harness import make_job
+from spark_path import have_workers_find_tests
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.runner.java import find_java
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 
-TESTS = Path(__file__).resolve().parents[1]
 PLENTY = 1_000_000_000
 """Tuples: a capacity and an epoch's size that are never reached."""
 
@@ -41,9 +41,7 @@ class Costs:
 def spark_runner(root: Path, **settings: Any) -> SparkRunner:
     """A runner whose workers find the benchmarks' own classes. ``settings``: of SparkSettings."""
     os.environ["JAVA_HOME"] = str(find_java())
-    inherited = os.environ.get("PYTHONPATH")
-    if str(TESTS) not in (inherited or "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), inherited]))
+    have_workers_find_tests()
     return SparkRunner(SparkSettings(root / "logs", **settings))
 
 
