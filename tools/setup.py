@@ -110,7 +110,7 @@ def ready(wanted: str) -> bool:
 
 def make_environment() -> None:
     """A virtual environment of this Python with pip in it; one that works is kept."""
-    same = "import sys, pip; sys.exit(sys.version_info[:2] != ({}, {}))".format(*sys.version_info[:2])
+    same = f"import sys, pip; sys.exit(sys.version != {sys.version!r})"
     if PYTHON.exists() and subprocess.run([PYTHON, "-c", same], stderr=subprocess.DEVNULL, check=False).returncode == 0:
         return
     say(f"making .venv with Python {sys.version.split()[0]} ({sys.executable})")

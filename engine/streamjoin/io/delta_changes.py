@@ -134,7 +134,7 @@ class DeltaChanges:
         return sorted(
             (
                 TableFile(
-                    unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {}), _seconds(action["modification_time"])
+                    unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {}), _nanos(action["modification_time"])
                 )
                 for action in actions
             ),
@@ -159,8 +159,7 @@ class DeltaChanges:
             where = f"version {version} has a file elsewhere ({path}), as shallow clones have"
             raise SourceError(f"delta.path: {self.root}: {where}; read the table that it is a clone of")
         values = {name: value or None for name, value in (add.get("partitionValues") or {}).items()}
-        at = _seconds(committed_at)
-        return TableFile(path, int(add["size"]), values, _seconds(add.get("modificationTime")) if at is None else at)
+        return TableFile(path, int(add["size"]), values, _nanos(committed_at) or _nanos(add.get("modificationTime")))
 
     def _deleted(self, version: int) -> SourceError:
         remedy = "rewrite them (REORG TABLE ... APPLY (PURGE)), and begin with a new checkpoint"
@@ -189,9 +188,9 @@ class DeltaChanges:
             raise kind(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]})") from error
 
 
-def _seconds(millis: Any) -> float | None:
-    """Since 1970, of what writers give as milliseconds; None: they give none."""
-    return millis / 1000 if isinstance(millis, int | float) else None
+def _nanos(millis: Any) -> int:
+    """Since 1970, of what writers give as milliseconds; 0: they give none."""
+    return round(millis * 1_000_000) if isinstance(millis, int | float) else 0
 
 
 def _text(value: Any) -> str | None:

@@ -106,7 +106,8 @@ class FilesPlan:
         self._now = now
         self._final = final
         self._pieces: list[tuple[FileRange, int]] = []
-        self._stamps: list[tuple[float, int]] = []
+        self._stamps: list[tuple[int, int]] = []
+        """Nanoseconds since 1970, and how many records were changed last then."""
         self._piece_records = LEAST_SPLIT_RECORDS
         self._room = 0
         self._opened_bytes = self._opened_rows = 0
@@ -157,7 +158,7 @@ class FilesPlan:
     @property
     def arrivals(self) -> Arrivals | None:
         """When the records that were taken came: by when their files were changed last."""
-        return Arrivals.each((at, records) for at, records in self._stamps if at)
+        return Arrivals.each((at / 1_000_000_000, records) for at, records in self._stamps if at)
 
     def splits(self, first_record: int) -> Iterator[FilesSplit]:
         """What was taken, gathered into splits of some size."""
@@ -222,7 +223,7 @@ class FilesPlan:
                 if piece.records:
                     part = FileRange(file.name, piece.start, piece.end, piece.records, size)
                     self._pieces.append((part, piece.end - piece.start))
-                    self._stamps.append((modified_ns / 1e9, piece.records))
+                    self._stamps.append((modified_ns, piece.records))
                     self._room -= piece.records
         if at < end:
             self.left_records += (end - at) / self.density
@@ -264,7 +265,7 @@ class FilesPlan:
             if row_group.num_rows:
                 part = FileRange(file.name, group, group + 1, row_group.num_rows, size)
                 self._pieces.append((part, row_group.total_byte_size))
-                self._stamps.append((file.modified_ns / 1e9, row_group.num_rows))
+                self._stamps.append((file.modified_ns, row_group.num_rows))
                 self._room -= row_group.num_rows
             group += 1
         if group == metadata.num_row_groups:

@@ -143,7 +143,7 @@ class IcebergChanges:
             if isinstance(part.transform, IdentityTransform):
                 column = table.schema().find_field(part.source_id)
                 partition[column.name] = _text(file.partition[position], is_date=isinstance(column.field_type, DateType))
-        at = None if snapshot is None else snapshot.timestamp_ms / 1000
+        at = 0 if snapshot is None else snapshot.timestamp_ms * 1_000_000
         return TableFile(path[len(root) :].lstrip("/"), file.file_size_in_bytes, partition, at)
 
     def _newest(self) -> Table:

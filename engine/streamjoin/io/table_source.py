@@ -39,8 +39,8 @@ class TableFile:
     size: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     """Values of columns that the file need not have, as text; null is None."""
-    added_at: float | None = None
-    """When it became a part of the table, in seconds since 1970."""
+    added_ns: int = 0
+    """When it became a part of the table, in nanoseconds since 1970; 0: it is not known."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class TableSource:
             position = {"mark": mark, "file": 0 if itself else None, "entry": None, "records": 0, "density": 0.0}
         changes = list(itertools.islice(self._log.changes(position["mark"], itself=position["file"] is not None), CHANGES_AHEAD))
         pending = [
-            Listed(round((file.added_at or 0.0) * 1e9), file.path, file.size, _entry(position, change, index))
+            Listed(file.added_ns, file.path, file.size, _entry(position, change, index))
             for change in changes
             for index, file in enumerate(change.files)
             if index >= _first(position, change)
