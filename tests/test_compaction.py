@@ -118,15 +118,15 @@ def unreadable(*_: object) -> NoReturn:
 @pytest.mark.parametrize(("small", "days"), [("with the commit", 30 if ALL else 8), ("in files", 3)], indirect=["small"])
 def test_a_join_without_end_stays_small_however_often_its_plan_changes(small: str, days: int, tmp_path: Path) -> None:
     """A plan an hour."""
-    rng, count, on = random.Random(2), 2 * 24 * days, "l.k >= r.k - 10 AND l.k <= r.k + 10"
+    rng, count, on = random.Random(2), 3 * 24 * days, "l.k >= r.k - 10 AND l.k <= r.k + 10"
     inputs, storage = (epochs(count, rng), epochs(count, rng)), ObjectStorage(str(tmp_path / "state"))
     driver = driver_for(job_at(tmp_path, on), inputs, storage, InlineRunner())
     driver.start()
     most_blocks = most_bytes = 0
     for number in range(count):
         step(driver)
-        if number % 2 == 0 and number < count - 2:
-            assert driver.put_plan(plan_of(driver, 1 + number // 2 % 4))
+        if number % 3 == 0 and number < count - 3:
+            assert driver.put_plan(plan_of(driver, 1 + number // 3 % 4))
         most_blocks = max(most_blocks, len(driver.checkpoint.blocks))
         if number % 100 == 99:
             entry = storage.get(path_of(driver._log.sequence))

@@ -170,8 +170,8 @@ def main() -> None:
         for rows, of_size in zip(sizes, runs, strict=True):
             one = of_size["one"]
             measured = list(zip(one.seconds, one.results, strict=True))[full(1) :]
-            medians = {name: statistics.median(run.seconds[full(1) :]) for name, run in of_size.items()}
-            found.append(Breakdown(2 * rows, middle([taken_apart(*epoch) for epoch in measured]), **medians))
+            means = {name: statistics.fmean(run.seconds[full(1) :]) for name, run in of_size.items()}
+            found.append(Breakdown(2 * rows, middle([taken_apart(*epoch) for epoch in measured]), **means))
     show(found)
     show_sampling(found)
     draw(arguments.picture, found)

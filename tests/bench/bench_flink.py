@@ -2,7 +2,7 @@
 
 Flink gets two-way interval joins, one after another, with buckets for W5's band (``flink_streams.py``), two slots, and a checkpoint
 every ten seconds. What is timed is one job over all of the input, the filling of its window included, in a JVM that is warm. Of
-StreamJoin it is, as elsewhere, the median epoch of one second once the window is full, with a commit for each. All must find as many
+StreamJoin it is, as elsewhere, the mean epoch of one second once the window is full, with a commit for each. All must find as many
 results.
 
 W5 without buckets is measured as well, with ``--plain-rows``: Flink then compares all pairs within the window, in one slot.

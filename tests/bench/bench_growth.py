@@ -79,7 +79,7 @@ def by_held(root: Path, runners: dict[str, Runner], held: list[int], sizes: list
                 job = job_of(place, WORKLOADS["W1"], workers=1 if name == INLINE else 2, window={"within": f"{WINDOW_SECONDS}s"})
                 run = timed(join(job, runner))
                 assert len(run.seconds) == before + BEYOND + epochs
-                found[name, rows, count] = 2 * rows / statistics.median(run.seconds[before + BEYOND :])
+                found[name, rows, count] = 2 * rows / statistics.fmean(run.seconds[before + BEYOND :])
                 print(f"  {name}, {count:,} held a side, {rows:,} an epoch: {found[name, rows, count]:,.0f} rows/s", flush=True)
             shutil.rmtree(place)
     return found
@@ -91,7 +91,7 @@ def by_workers(root: Path, runner: Runner, workers: list[int], rows: int, epochs
     found = {}
     for count in workers:
         run = timed(join(job_of(place, WORKLOADS["W1"], workers=count), runner))
-        found[count] = 2 * rows / statistics.median(run.seconds[full(1) :])
+        found[count] = 2 * rows / statistics.fmean(run.seconds[full(1) :])
         print(f"  {count} workers: {found[count]:,.0f} rows/s", flush=True)
     shutil.rmtree(place)
     return found

@@ -128,7 +128,7 @@ class Comparison:
         self._root, self._rows, self._workloads, self._epochs, self._runs = root, rows, workloads, epochs, runs
         self._files = {1: epochs} | {size: (full(size) + MEASURED) * size for size in sizes}
         self._seconds: dict[tuple[str, str, int], list[float]] = {}
-        """(workload, way, size) -> the median of each run."""
+        """(workload, way, size) -> the mean epoch of each run."""
         self._tried: dict[tuple[str, int], float] = {}
         """(way, size) -> rows a second, in the one run that looks for W1's best size."""
         self._outputs: dict[tuple[str, int], dict[str, int]] = {}
@@ -181,15 +181,15 @@ class Comparison:
             files = min(files, SLOW_EPOCHS_ONCE if once else SLOW_EPOCHS)
         seconds, outputs = way.run(self._directory(workload), workload, files, size, *([FULL_AFTER] if once else []))
         assert len(seconds) * size == files, f"{way.name}: {len(seconds)} epochs, not {files // size}"
-        median = statistics.median(seconds[full(size) :])
-        self._seconds.setdefault((workload.name, way.name, size), []).append(median)
+        mean = statistics.fmean(seconds[full(size) :])  # epochs that are in flight together end together: one says little
+        self._seconds.setdefault((workload.name, way.name, size), []).append(mean)
         self._outputs.setdefault((workload.name, files), {})[way.name] = sum(outputs)
         if way.name == OURS and size == 1:
             self._pairs[workload.name] = statistics.median(outputs[full(size) :])
             for fewer in (SLOW_EPOCHS, SLOW_EPOCHS_ONCE):
                 self._outputs.setdefault((workload.name, fewer), {})[way.name] = sum(outputs[:fewer])
-        print(f"  {workload.name}, {way.name}, {size} s epochs: {median:.3f} s an epoch", flush=True)
-        return median
+        print(f"  {workload.name}, {way.name}, {size} s epochs: {mean:.3f} s an epoch", flush=True)
+        return mean
 
     def _rate(self, workload: str, way: str, size: int = 1) -> float:
         return 2 * self._rows * size / statistics.median(self._seconds[workload, way, size])

@@ -165,7 +165,7 @@ def main() -> None:
             for workers, model in itertools.product(sizes, MODELS):
                 found = counted(root, model, workers, rows, arguments.files)
                 run = timed(join(job_of(root, WORKLOAD, workers=workers, scheme={"model": model}), spark))
-                lines.append(line(model, workers, found, 2 * rows / statistics.median(run.seconds[full(1) :])))
+                lines.append(line(model, workers, found, 2 * rows / statistics.fmean(run.seconds[full(1) :])))
         finally:
             spark.stop()
     print(f"\nN = {rows:,} a stream and second\n")

@@ -7,7 +7,7 @@ Two kinds of them, over W1's streams, whose windows and outputs differ:
   each join finds its pairs by an index of its own.
 
 The jobs of one join run one after another on the same input; what each takes and holds is added up. All take turns, ``--runs`` times, and
-each join must give as many results in every epoch together as alone. Measured are epochs with full windows: the median time of one, and
+each join must give as many results in every epoch together as alone. Measured are epochs with full windows: the mean time of one, and
 the means of what is counted. Bytes read are of the records as they are in memory; a tuple that is sent to two workers is routed twice;
 bytes held are of tuples and indexes after the last epoch. Processor time is that of driver and workers together, which other work on the
 machine disturbs less.
@@ -58,7 +58,7 @@ class Epochs:
     """Those of a run that have full windows; the counts are of one."""
 
     seconds: float
-    """The median."""
+    """The mean."""
     cpu_seconds: float
     read_bytes: float
     routed: float
@@ -103,7 +103,7 @@ def measured(root: Path, kind: str, numbers: Sequence[int], runner: Runner) -> t
     mean = {name: statistics.mean(sum(result.counts[name]) for result in run.results) for name in ("input_bytes", "routed")}
     held = sum(task.held_bytes for task in run.results[-1].work.values())
     output = {f"j{number}": [result.joins[f"j{number}"].output for result in (*first, *run.results)] for number in numbers}
-    return Epochs(statistics.median(run.seconds), used, mean["input_bytes"], mean["routed"], held), output
+    return Epochs(statistics.fmean(run.seconds), used, mean["input_bytes"], mean["routed"], held), output
 
 
 def compared(root: Path, kind: str, sizes: Sequence[int], runner: Runner) -> dict[int, tuple[Epochs, Epochs]]:

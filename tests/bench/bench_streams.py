@@ -163,7 +163,7 @@ class Comparison:
         self._root, self._name, self._rows, self._epochs = root, name, rows, epochs
         self._streams = WORKLOADS[name].streams
         self._seconds: dict[str, list[float]] = {}
-        """Way -> the median epoch of each run."""
+        """Way -> the mean epoch of each run."""
         self._results: Sequence[int] = ()
         """Of each epoch, by the first way."""
         WORKLOADS[name].generate(root, rows, epochs)
@@ -178,7 +178,7 @@ class Comparison:
                 found, wanted = [sum(found)], [sum(wanted)]
             if found != wanted:
                 raise SystemExit(f"{self._name}: {name} gave {found} results in {files} epochs, and another way {wanted}")
-            self._seconds.setdefault(name, []).append(statistics.median(seconds[FULL_AFTER:]))
+            self._seconds.setdefault(name, []).append(statistics.fmean(seconds[FULL_AFTER:]))
 
     def print(self) -> None:
         rows = len(self._streams.keys) * self._rows

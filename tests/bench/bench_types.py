@@ -1,7 +1,7 @@
 """What the types of joins cost: W1 as an inner join, and as an outer, a semi and an anti join.
 
 All hold the same tuples and find the same pairs; semi and anti write none of them. They take turns, ``--runs`` times. Compared are the
-median time of an epoch with full windows and its processor time, of driver and workers together, which other work on the machine
+mean time of an epoch with full windows and its processor time, of driver and workers together, which other work on the machine
 disturbs less; both beside the rows that an epoch gives, as outer joins give more.
 
     python tests/bench/bench_types.py [--rows 100000] [--runs 3] [--epochs 24] [--quick]
@@ -33,7 +33,7 @@ class Epochs:
     """Those of a run that have full windows."""
 
     seconds: float
-    """Of one, the median."""
+    """Of one, the mean."""
     cpu_seconds: float
     """Of one, the mean: of all processes."""
     rows: float
@@ -49,7 +49,7 @@ def measured(root: Path, kind: JoinType, runner: Runner) -> Epochs:
     before = cpu_seconds()
     run = timed(epochs)
     used = (cpu_seconds() - before) / len(run.seconds)
-    return Epochs(statistics.median(run.seconds), used, statistics.median(result.output for result in run.results))
+    return Epochs(statistics.fmean(run.seconds), used, statistics.median(result.output for result in run.results))
 
 
 def main() -> None:

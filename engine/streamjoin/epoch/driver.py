@@ -13,8 +13,8 @@ When nothing is new, nothing is written, except one commit for results that stil
 another driver holds the log, this one stops.
 
 Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
-tasks are over, so that its routing fills the time in which workers would wait for each other, for the commit and for the next plan. What
-makes that safe: planning needs positions only; late and expired go by the watermarks of the last epoch but one; a task of the later epoch
+tasks are over, and the one after it as soon as this one is committed, before its results are published. So routing fills the time in which
+workers would wait for each other, for the commit and for the next plan. What makes that safe: planning needs positions only; late and expired go by the watermarks of the last epoch but one; a task of the later epoch
 goes on from runs that the earlier one staged in its process, or fails; the driver commits it only if those are the runs that it has
 committed. An epoch that was begun too early and failed is begun again, after the commit.
 
@@ -29,6 +29,7 @@ import contextlib
 import time
 import traceback
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -105,16 +106,13 @@ class Driver:
         self._commits = Commits(
             *(self._log, sources, sink, self._dead_letters, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
         )
-        # Of three and more streams, once a plan is adopted.
-        self._flows = Flows(job, ())
-        # None until a plan is adopted.
-        self._config: Shared | None = None
-        # Under way, or to be begun.
-        self._rewrite: Rewrite | None = None
+        self._flows = Flows(job, ())  # of three and more streams, once a plan is adopted
+        self._config: Shared | None = None  # until a plan is adopted
+        self._rewrite: Rewrite | None = None  # under way, or to be begun
         # About the plan that was made here, for the next epoch's result.
         self._warnings: tuple[str, ...] = ()
-        # The epoch after the last commit, where it was begun before that commit.
-        self._next: Flight | None = None
+        # Epochs that were begun before the one before them was committed, in order; at most two.
+        self._ahead: deque[Flight] = deque()
         # Which joins the checkpoint was not made with, or was made with alone, until it is.
         self._changes: JoinChanges | None = None
         # The split that the last attempt gave up as too large, until an epoch is committed.
@@ -190,7 +188,7 @@ class Driver:
         self._timelines.make_room(self.checkpoint)
         self._mark("plan")
         self._advance_plan()
-        flight, self._next = self._next, None
+        flight = self._ahead.popleft() if self._ahead else None
         try:
             steps = Steps()
             flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
@@ -203,11 +201,13 @@ class Driver:
             self._refused = None
             self._learn(epoch, reports, steps)
             steps.lap("commit")
+            if self._ahead:  # the workers go on meanwhile
+                self._begin_after(self._ahead[-1].epoch, steps)
             self._enter("publish")
             self._commits.publish()
             steps.lap("publish")
             self._enter("clean")
-            self._janitor.clean(before, after, reports, in_flight=self._next is not None)
+            self._janitor.clean(before, after, reports, in_flight=bool(self._ahead))
             steps.lap("clean")
         except BaseException:
             self._abandon()
@@ -219,7 +219,7 @@ class Driver:
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
         self._happened(events.BetweenEpochs(self._clock()))
-        if self._replanner.is_waiting and self._next is None:
+        if self._replanner.is_waiting and not self._ahead:
             self._happened(events.WorkersReady(self._runner.ready, self._clock()))
 
     def _begin(self, head: Head, steps: Steps, final: bool = False) -> Flight | None:
@@ -280,10 +280,8 @@ class Driver:
         An epoch that was begun before the one before it was committed, and failed, is begun again; and one with a split that was too large,
         with fewer records. None: by then its source had lost all that it was to read, so that nothing is new.
         """
-        if self._may_begin_after(flight.epoch):
-            steps.lap("tasks")
-            with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose this epoch; the next step asks again
-                self._next = self._begin(flight.epoch.head, steps)
+        if not self._ahead:
+            self._begin_after(flight.epoch, steps)
         repeated = retries()
         try:
             while True:
@@ -314,6 +312,16 @@ class Driver:
         steps.lap("tasks")
         return epoch, reports
 
+    def _begin_after(self, epoch: PlannedEpoch, steps: Steps) -> None:
+        """Begin the epoch after this one, which is in flight, if there is input for it."""
+        if not self._may_begin_after(epoch):
+            return
+        with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose those in flight; the next step asks again
+            flight = self._begin(epoch.head, steps)
+            if flight is not None:
+                self._ahead.append(flight)
+        steps.lap("tasks")
+
     def _plan_fewer(self, split: TooLarge) -> None:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
         widths = list(self.checkpoint.widths)
@@ -334,10 +342,9 @@ class Driver:
         )
 
     def _abandon(self) -> None:
-        """Give up the epoch that was begun too early: what it has written is swept away."""
-        flight, self._next = self._next, None
-        if flight is not None:
-            flight.running.cancel()
+        """Give up the epochs that were begun too early: what they have written is swept away."""
+        while self._ahead:
+            self._ahead.pop().running.cancel()
             self._janitor.has_leftovers = True
 
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:

@@ -15,7 +15,7 @@ from streamjoin.epoch.reports import TaskReport, TooLarge
 from streamjoin.epoch.spec import EpochSpec, Shared
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hello:
     """A worker's first words on each connection."""
 
@@ -30,7 +30,7 @@ class Hello:
     """What ended the process before it at this place, as far as its host knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Assignment:
     """An epoch, for all that have a part in it; pickled once."""
 
@@ -42,7 +42,7 @@ class Assignment:
     """The splits by the address of the worker that routes them; these workers are the senders."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """Do your part of an attempt."""
 
@@ -56,32 +56,32 @@ class Work:
     """Identities of Shared that will not be named again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Abandon:
     """Give the attempt up; it is answered all the same."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class End:
     """There is no more work for this process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Beat:
     """I am here. ``progress`` grows as work does."""
 
     progress: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done:
     attempt: int
     reports: list[TaskReport] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failed:
     attempt: int
     message: str

@@ -150,6 +150,10 @@ class Block:
             more.pop()
         return [*values, *more]
 
+    def __reduce__(self) -> tuple[type[Block], tuple[Any, ...]]:
+        """What dataclasses with slots do for themselves takes twice as long, and every report has blocks."""
+        return Block, _VALUES(self)
+
     @classmethod
     def from_json(cls, values: list[Any]) -> Block:
         count = len(cls.__slots__) - 3
