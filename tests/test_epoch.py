@@ -24,6 +24,7 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, units_of
 from streamjoin.io.base import Position, Records, SourceError, SourcePlan, UnavailableError
+from streamjoin.io.several import Sinks
 from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import MODELS
@@ -538,6 +539,36 @@ def test_an_input_that_fails_while_an_epoch_is_in_flight_costs_that_epoch_nothin
     assert [result.epoch for result in results] == [0, 1, 2, 3]
     assert steps.count("tasks") == 4, "no epoch was begun again"
     assert output_of(tmp_path) == Counter((a, b) for a in range(4) for b in range(4))
+
+
+def test_while_results_are_published_two_epochs_are_in_flight_and_neither_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch after next begins right after the commit. Publishing fails once, and what was begun is given up and begun again."""
+    epochs = [[(e, 5, 0, at(e))] for e in range(6)]
+    steps: list[str] = []
+    publish = Sinks.publish
+
+    def fails_once(self: Sinks, *arguments: Any, **options: Any) -> None:
+        if steps.count("publish") == 3 and "out of reach" not in steps:
+            steps.append("out of reach")
+            raise UnavailableError("out of reach")
+        publish(self, *arguments, **options)
+
+    monkeypatch.setattr(Sinks, "publish", fails_once)
+    job = make_job(tmp_path, **BIGINTS, window={"within": "100s"})
+    driver = driver_for(job, (stream(epochs), stream(epochs)), ObjectStorage(str(tmp_path / "state")), InlineRunner(), at=steps.append)
+    driver.start()
+    results = [driver.step(), driver.step()]
+    with pytest.raises(EpochFailed, match="out of reach"):
+        driver.step()
+    begun, committed = steps.count("tasks"), steps.count("commit")
+    results += iter(driver.step, None)
+    work = [step for step in steps if step in ("plan", "tasks", "commit", "publish", "out of reach")]
+    first, second = work.index("commit"), work.index("commit", work.index("commit") + 1)
+    assert work[first : second + 1] == ["commit", "plan", "tasks", "publish", "commit"]
+    assert (begun, committed) == (5, 3), "two are begun when the third is committed"
+    assert [result.epoch for result in results if result is not None] == [0, 1, 3, 4, 5]
+    assert steps.count("tasks") == 5 + 3, "both again, and the last"
+    assert output_of(tmp_path) == Counter((a, b) for a in range(6) for b in range(6))
 
 
 def test_a_task_that_runs_before_its_predecessor_costs_nobody_the_runs(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ another driver holds the log, this one stops.
 
 Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
 tasks are over, and the one after it as soon as this one is committed, before its results are published. So routing fills the time in which
-workers would wait for each other, for the commit and for the next plan. What makes that safe: planning needs positions only; late and expired go by the watermarks of the last epoch but one; a task of the later epoch
-goes on from runs that the earlier one staged in its process, or fails; the driver commits it only if those are the runs that it has
-committed. An epoch that was begun too early and failed is begun again, after the commit.
+workers would wait for each other, for the commit and for the next plan. What makes that safe: planning needs positions only; late and
+expired go by the watermarks of the last epoch but one; a task of the later epoch goes on from runs that the earlier one staged in its
+process, or fails; the driver commits it only if those are the runs that it has committed. An epoch that was begun too early and failed is
+begun again, after the commit.
 
 The loop leaves the rest to others: ``planning`` says how much an epoch reads and what its tasks are told, ``commits`` has the last commit
 and makes the next, ``outcome`` makes the checkpoint after an epoch, ``replan`` follows a plan that was put, ``deployment`` makes the first
@@ -317,8 +318,7 @@ class Driver:
         if not self._may_begin_after(epoch):
             return
         with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose those in flight; the next step asks again
-            flight = self._begin(epoch.head, steps)
-            if flight is not None:
+            if (flight := self._begin(epoch.head, steps)) is not None:
                 self._ahead.append(flight)
         steps.lap("tasks")
 
