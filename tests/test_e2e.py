@@ -421,6 +421,21 @@ def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_pa
     check_results(join, tmp_path)
 
 
+def test_by_default_it_has_workers_as_the_bill_says(join: Join, tmp_path: Path) -> None:
+    """What a manifest gets that says no more of scaling than that it is wanted."""
+    make_traffic_swing(join)
+    join.body["spec"]["scaling"] = {"mode": "Enforce", "rules": {"keepUp": "Off"}}
+    join.apply()
+    join.until_running()
+    join.until("more workers", lambda: join.status.get("workers", 0) >= 2 and join.status["workers"] == len(join.running("executor")))
+    join.until("the change applied", lambda: join.status["decisions"][-1]["outcome"] == "Applied")
+    assert json.loads(join.kubectl("get", "sj", join.name, "-o", "json"))["spec"]["scaling"]["policy"] == "predictive"
+    assert any(record["realised"] for record in join.acts())
+    for line in changes(join):
+        print(line)
+    check_results(join, tmp_path)
+
+
 def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(join: Join, operator: str, tmp_path: Path) -> None:
     use_three_streams(join)
     make_traffic_swing(join)
