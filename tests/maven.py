@@ -43,7 +43,8 @@ def archive(name: str, group: str, artifact: str, version: str, classifier: str)
         wanted = f"-Dartifact={group}:{artifact}:{version}:tar.gz:{classifier}"
         _maven(artifact, version, directory, "dependency:copy", wanted, "-DoutputDirectory=.")
         with tarfile.open(next(directory.glob("*.tar.gz"))) as packed:
-            packed.extractall(directory / "got", filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # there is none before Python 3.11.4
+            packed.extractall(directory / "got")
 
     return _cached(f"{name}-{version}", fetch)
 

@@ -211,7 +211,8 @@ class Join:
         self.start(reader(self.claim))
         packed = self.kubectl("exec", "reader", "--", "sh", "-c", f"tar -C {CLAIM_PATH} -cz . | base64 -w 0")
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed)), mode="r:gz") as archive:
-            archive.extractall(directory, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # there is none before Python 3.11.4
+            archive.extractall(directory)
         self.end("reader")
 
     def start(self, *objects: Object) -> None:

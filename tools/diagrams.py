@@ -56,7 +56,8 @@ def mermaid(directory: Path) -> Path:
     """Mermaid's script, from the npm registry."""
     done = subprocess.run(["npm", "pack", "--silent", MERMAID], cwd=directory, capture_output=True, text=True, check=True)
     with tarfile.open(directory / done.stdout.strip()) as archive:
-        archive.extract("package/dist/mermaid.min.js", directory, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # there is none before Python 3.11.4
+        archive.extract("package/dist/mermaid.min.js", directory)
     return directory / "package/dist/mermaid.min.js"
 
 

@@ -64,7 +64,8 @@ def zip_again(source: Path, target: Path, epoch: int) -> None:
 def unpack_source(archive: bytes, directory: Path) -> None:
     """Unpacks the tar of a commit (``git archive``), with permissions that no umask changes."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(directory, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # there is none before Python 3.11.4
+        tar.extractall(directory)  # noqa: S202 - of a commit of this repository
     for path in _everything(directory):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
