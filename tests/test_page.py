@@ -474,7 +474,7 @@ def test_a_preview_puts_nothing_and_what_it_says_to_put_is_that_very_plan(shown:
     with pytest.raises(urllib.error.HTTPError) as early:
         shown.get("/v1/plan/preview", "POST", {"workers": 2})
     assert early.value.code == 503
-    for _ in range(5):
+    for _ in range(8):
         shown.step()
     before = shown.get("/v1/plan")
     told = shown.get("/v1/plan/preview", "POST", {"workers": 4})
