@@ -375,7 +375,7 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
 
     run.driver._at = at
     with pytest.raises(EpochFailed):
-        run.steps(2)
+        run.steps(3)
     seen = run.scrape()
     assert (seen["plan_switches_total"], seen["plan_drops_total"], seen["workers"], seen["workers_wanted"]) == (1, 1, 5, 5)
 
@@ -419,7 +419,7 @@ def test_epochs_are_counted_by_step(run: Run) -> None:
     steps = seen["epoch_step_duration_seconds_count"]
     planned = sum("plan" in result.seconds for result in results)
     assert steps == dict.fromkeys(("tasks", "commit", "publish", "clean"), len(results)) | {"plan": planned, "deploy": 1}
-    assert planned == len(results) - 1, "while there is a backlog an epoch is planned in the step of the one before; the last plans none"
+    assert planned == len(results) - 2, "while there is a backlog an epoch is planned in the step of the last but one; two plan none"
     assert set(seen["task_step_duration_seconds_count"]) == {"route", "open", "gather", "join", "merge", "write"}
     assert seen["task_step_duration_seconds_sum"]["join"] == pytest.approx(sum(result.seconds["task.join"] for result in results))
     buckets = seen["epoch_duration_seconds_bucket"]

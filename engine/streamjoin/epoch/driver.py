@@ -202,7 +202,7 @@ class Driver:
             self._refused = None
             self._learn(epoch, reports, steps)
             steps.lap("commit")
-            if self._ahead:  # the workers go on meanwhile
+            if self._ahead and not self._replanner.is_waiting:  # a plan that has its workers is not to wait for two epochs more
                 self._begin_after(self._ahead[-1].epoch, steps)
             self._enter("publish")
             self._commits.publish()
