@@ -38,10 +38,10 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         tau = status["utilization"]
         assert (tau.pop("at")[:2], tau) == ("20", {"max": "0.50", "mean": "0.50", "source": "driver"})
         wait_for("rest", lambda: running.operator.queue is not None and running.operator.queue.is_idle)
-        versions, requests, polls = cluster.versions(), running.requests(), cluster.driver.polls
+        versions, requests, polls = cluster.versions(), running.operator.metrics.sum_of_requests(), cluster.driver.polls
         wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
         assert cluster.versions() == versions
-        assert running.requests() == requests, "an idle join costs the API server nothing"
+        assert running.operator.metrics.sum_of_requests() == requests, "an idle join costs the API server nothing"
 
 
 def test_secrets_and_certificates_are_in_no_other_object(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
