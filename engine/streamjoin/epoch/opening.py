@@ -42,8 +42,8 @@ def left_here(spec: EpochSpec, task: int, query: str, store: RunStore, report: T
     Raises PredecessorMissing. The report says which attempt it goes on from.
     """
     if spec.follows is not None:
-        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before. Which are kept
-        # in any case: should what is in flight fail, they are what the last commit left.
+        # Before anything is dropped: where the epoch that it follows has yet to run, that needs the runs of the one before. They are kept
+        # in any case: the last commit left them, and should what is in flight fail, the next attempt goes on from them.
         report.opened, staged = store.following(query, task, spec.follows)
         store.retain(query, (), spec.follows - 1)
         return staged
