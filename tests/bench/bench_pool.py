@@ -1,17 +1,17 @@
 """What workers cost the driver: its CPU time for an epoch of so many workers that answer at once, without anything to join.
 
-The workers are threads of one other process, each with a connection of its own as a worker has it; reports are those of a real epoch.
+The workers are connections of one other process, as workers have them; reports are those of a real epoch.
 
     python tests/bench/bench_pool.py [--workers 2,16,50,200] [--epochs 100] [--quick]
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pyarrow as pa
-from pyarrow import flight
 
 from bench.report import counts, machine, options, table
 from harness import START, Input, driver_for, make_batch, make_job, run_all
 from streamjoin.epoch.ports import Running
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
+from streamjoin.runner.allocators import collect_seldom
+from streamjoin.runner.control import Connection, call
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.runner.messages import Beat, Done, End, Hello, Work, decode, encode
+from streamjoin.runner.messages import Done, End, Hello, Work, decode, encode
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.state.storage import ObjectStorage
@@ -71,24 +72,28 @@ class NoHosts:
 
 
 def answer_at_once(address: str, security: Security, workers: int, report: TaskReport) -> None:
-    threads = [threading.Thread(target=_answer, args=(address, security, place, report)) for place in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    async def answer() -> None:
+        calls = [call(address, security, lambda connection: Answering(connection, report)) for _ in range(workers)]
+        connections = await asyncio.gather(*calls)
+        for place, connection in enumerate(connections):
+            connection.say(encode(Hello(place, f"10.0.0.{place}:1", place, "host", "", None)))
+        await asyncio.wait([connection.over for connection in connections])
+
+    asyncio.run(answer())
 
 
-def _answer(address: str, security: Security, place: int, report: TaskReport) -> None:
-    writer, reader = security.client(address).do_exchange(flight.FlightDescriptor.for_command(b"worker"), security.call())
-    writer.write_metadata(pa.py_buffer(encode(Hello(place, f"10.0.0.{place}:1", place, "host", "", None))))
-    while True:
-        message = decode(reader.read_chunk().app_metadata)
-        if isinstance(message, End):
-            return
-        reply = Beat()
-        if isinstance(message, Work):
-            reply = Done(message.attempt, [replace(report, task=task) for task in message.tasks])  # type: ignore[assignment]
-        writer.write_metadata(pa.py_buffer(encode(reply)))
+class Answering:
+    def __init__(self, connection: Connection, report: TaskReport) -> None:
+        self._connection, self._report = connection, report
+
+    def heard(self, message: bytes) -> None:
+        said = decode(message)
+        if isinstance(said, End):
+            self._connection.close()
+        elif isinstance(said, Work):
+            self._connection.say(encode(Done(said.attempt, [replace(self._report, task=task) for task in said.tasks])))
+
+    def closed(self) -> None: ...
 
 
 def measure(workers: int, epochs: int, spec: EpochSpec, report: TaskReport) -> tuple[float, float]:
@@ -100,6 +105,7 @@ def measure(workers: int, epochs: int, spec: EpochSpec, report: TaskReport) -> t
     others.start()
     pool.want(workers)
     pool.await_connected(workers, 60)
+    collect_seldom()  # as ``streamjoin run`` does
     took = []
     busy = 0.0
     for epoch in range(epochs + 10):

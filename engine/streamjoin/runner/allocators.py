@@ -7,6 +7,7 @@ pauses.
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 from functools import cache
 from typing import Any
@@ -18,6 +19,9 @@ ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": f"{SELDOM_SECONDS * 1000:.0f}"}
 MMAP_BYTES, TRIM_BYTES = 32 << 20, 256 << 20
 """Of glibc's malloc: from this size on an array is mapped and unmapped by itself (more cannot be set), and so much that is free at the end
 of the heap goes back at once. By its own rules, 128 KiB and more: an array of NumPy's would have new pages each time."""
+NEW_OBJECTS = 10_000
+"""After so many more Python looks for cycles among them. By itself it does after 700, a fifth of what an epoch of 200 workers tells their
+driver, and again and again at all that has been loaded."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
@@ -30,6 +34,14 @@ def keep_pages() -> None:
     if mallopt is not None:
         for option, value in ((_M_MMAP_THRESHOLD, MMAP_BYTES), (_M_TRIM_THRESHOLD, TRIM_BYTES), (_M_ARENA_MAX, 1)):
             mallopt(option, value)
+
+
+def collect_seldom() -> None:
+    """Have Python's collector of cycles look at new objects seldom, and never again at those that are there now: for a process, and its
+    forks, that has loaded what it needs."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
 
 
 class Allocators:

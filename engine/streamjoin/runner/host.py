@@ -11,7 +11,6 @@ host (on Linux by the parent-death signal, elsewhere because it notices that its
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import select
 import signal
@@ -26,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.kernel import run
-from streamjoin.runner.allocators import keep_pages
+from streamjoin.runner.allocators import collect_seldom, keep_pages
 from streamjoin.runner.worker import Settings, serve
 
 BEAT_SECONDS = 1.0
@@ -81,8 +80,7 @@ def load() -> None:
     keep_pages()
     run.warm()
     pa.array([0]).to_numpy()  # looks for pandas, once in each process, and loads it: longer than most epochs take
-    gc.collect()
-    gc.freeze()
+    collect_seldom()
 
 
 def hold(settings: Settings) -> None:

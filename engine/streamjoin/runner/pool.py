@@ -15,8 +15,7 @@ Always holds:
   of which nothing moves within the epoch's deadline fails, and those that owe it an answer are brought anew likewise; a place that stays
   empty for ``patience_seconds`` lends its task to another.
 
-Locks: all state is guarded by one condition, ``changed``; nothing that can block is called while it is held, but for short writes to
-streams, which have locks of their own.
+Locks: all state is guarded by one condition, ``changed``; nothing that can block is called while it is held.
 """
 
 from __future__ import annotations
@@ -27,19 +26,17 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
-
-import pyarrow as pa
-from pyarrow import flight
 
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec, Shared
 from streamjoin.runner.attempt import Attempt
-from streamjoin.runner.messages import Assignment, Beat, End, Hello, Work, decode, encode
+from streamjoin.runner.control import Connection, ControlServer
+from streamjoin.runner.messages import Assignment, Beat, End, Work, decode, encode
 from streamjoin.runner.process import Place, Process
 from streamjoin.runner.reading import Reading
-from streamjoin.runner.security import Gate, Security, shut_down
+from streamjoin.runner.security import Gate, Security
 
 BEAT_SECONDS = 1.0
 SILENT_BEATS = 15
@@ -95,7 +92,7 @@ class Pool:
         self._closed = threading.Event()
         self.gate = Gate(security)
         bracketed = f"[{host}]" if ":" in host else host
-        self._server = _Server(self, f"{security.scheme}://{bracketed}:{port}", security.server(self.gate))
+        self._server = ControlServer(security, self.gate, lambda connection: _Caller(self, connection), host=host, port=port)
         self.address = f"{bracketed}:{self._server.port}"
         self.hosts = hosts(self)
         self._reading = Reading()
@@ -228,7 +225,7 @@ class Pool:
         if not self._closed.is_set():
             self.release(())
             self._closed.set()
-            shut_down(self._server)
+            self._server.close()
 
     def place_died(self, place: int, reason: str) -> None:
         """Called by the hosts: what kept the place has ended, with its process. The hosts bring it anew."""
@@ -244,30 +241,16 @@ class Pool:
             if found is not None:
                 found.is_replaced = False
 
-    def serve(self, reader: Any, writer: Any) -> None:
-        """A worker's connection, from its hello to its end. Called by the server, in a thread of the connection's own."""
-        hello: Hello = decode(reader.read_chunk().app_metadata)
-        process = Process(hello, writer)
+    def greet(self, process: Process) -> None:
+        """A process has called. Called in the thread of the connections, as are the next two."""
         process.tell(Beat())
-        try:
-            self._attend(process, reader)
-        except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
-            pass
-        finally:
-            with self.changed:
-                place = self._places.get(hello.place)
-                if place is not None and place.process is process:
-                    self._drop(place, None)
-                self.changed.notify_all()
-            process.close()
-
-    def _attend(self, process: Process, reader: Any) -> None:
-        """Hear a process for as long as its place is there. Raises what reading does when the connection ends."""
         hello = process.hello
         with self.changed:
             place = self._places.get(hello.place)
             if place is None:  # it was let go meanwhile
+                process.gone = True
                 process.tell(End())
+                process.hang_up()
                 return
             if hello.died is not None:
                 place.died(hello.died)
@@ -276,15 +259,23 @@ class Pool:
                 self._drop(place, hello.died or "it called again")
             place.process, place.absence, place.is_replaced = process, None, False
             self.changed.notify_all()
-        while True:
-            self._hear(process, decode(reader.read_chunk().app_metadata))
 
-    def _hear(self, process: Process, message: Any) -> None:
+    def miss(self, process: Process) -> None:
+        """A process's connection is over."""
+        with self.changed:
+            place = self._places.get(process.hello.place)
+            if place is not None and place.process is process:
+                self._drop(place, None)
+            process.gone = True
+            self.changed.notify_all()
+
+    def hear(self, process: Process, message: Any) -> None:
+        """A process has said something."""
         with self.changed:
             if process.gone:  # it was given up, and is there again
                 process.tell(End())
                 return
-            process.heard()
+            process.silent = 0
             if isinstance(message, Beat):
                 if message.progress != process.progress:
                     process.progress = message.progress
@@ -418,10 +409,22 @@ class Pool:
         self.hosts.replace(place.number)
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, pool: Pool, location: str, options: Mapping[str, Any]) -> None:
-        super().__init__(location, **options)
-        self._pool = pool
+class _Caller:
+    """Hears a worker, from its hello on (see :class:`streamjoin.runner.control.Listener`)."""
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self._pool.serve(reader, writer)
+    def __init__(self, pool: Pool, connection: Connection) -> None:
+        self._pool, self._connection = pool, connection
+        self._process: Process | None = None
+
+    def heard(self, message: bytes) -> None:
+        if self._process is not None:
+            self._pool.hear(self._process, decode(message))
+        else:
+            self._process = Process(decode(message), self._connection)
+            self._pool.greet(self._process)
+
+    def closed(self) -> None:
+        if self._connection.failure is not None:
+            _log.error("a worker's connection was ended, as what it said could not be taken", exc_info=self._connection.failure)
+        if self._process is not None:
+            self._pool.miss(self._process)

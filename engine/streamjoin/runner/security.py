@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -63,6 +64,18 @@ class Security:
     def scheme(self) -> str:
         return "grpc" if self.tls is None else "grpc+tls"
 
+    def server_context(self) -> ssl.SSLContext | None:
+        """For those that take calls; None: without TLS."""
+        if self.tls is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.tls.certificate, self.tls.key)
+        return context
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """For those that call: only certificates of our authority, for our name, are taken. None: without TLS."""
+        return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
+
     def client(self, address: str) -> flight.FlightClient:
         """A client of ``host:port``. It connects with its first call."""
         if self.tls is None:
@@ -98,15 +111,18 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """Called by Flight: raises FlightUnauthenticatedError to refuse a call."""
         shown = headers.get(HEADER) or [""]
         value = shown[0].encode() if isinstance(shown[0], str) else bytes(shown[0])
-        if hmac.compare_digest(value, self._expected):
-            return
+        if not hmac.compare_digest(value, self._expected):
+            self.refuse()
+            raise flight.FlightUnauthenticatedError("the application's secret was not shown")
+
+    def refuse(self) -> None:
+        """Count a caller that has not shown the secret."""
         with self._lock:
             self.refused += 1
             now = self._clock()
             if now - self._told_at >= LOG_SECONDS:
                 _log.warning("refused %d calls that did not show the application's secret", self.refused - self._told)
                 self._told, self._told_at = self.refused, now
-        raise flight.FlightUnauthenticatedError("the application's secret was not shown")
 
 
 def shut_down(server: flight.FlightServerBase, seconds: float = 2.0) -> None:

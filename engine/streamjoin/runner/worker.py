@@ -1,8 +1,8 @@
 """A resident worker: one process that holds the runs of a worker and does its part of every epoch, for as long as its plan needs it.
 
-Four threads: *control* hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come; *answering* waits
-until what was to be written is durable, and answers. So an epoch is routed while the one before it is joined, and joined while what that
-one has made is written, each in order.
+Four threads: the main one hears the driver; *routing* reads splits and sends their pieces; *joining* joins what has come; *answering*
+waits until what was to be written is durable, and answers. So an epoch is routed while the one before it is joined, and joined while what
+that one has made is written, each in order.
 
 Always holds: what a worker answers for an attempt is its last act for it; its runs are staged under the attempt's token, and the driver's
 next spec tells which of them count. A worker that loses the driver keeps its runs and calls again for ``RECONNECT_SECONDS``, then ends.
@@ -12,10 +12,9 @@ This module loads neither the driver nor the manifest's models, which each new w
 
 from __future__ import annotations
 
+import asyncio
 import os
-import queue
 import socket
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -23,9 +22,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
-
-import pyarrow as pa
-from pyarrow import flight
 
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Part, join, rounds_among_tasks
@@ -36,6 +32,7 @@ from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
+from streamjoin.runner.control import Connection, call
 from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange, ExchangeError
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
@@ -83,7 +80,9 @@ class Worker:
         self._routing = ThreadPoolExecutor(1, thread_name_prefix="routing")
         self._joining = ThreadPoolExecutor(1, thread_name_prefix="joining")
         self._answering = ThreadPoolExecutor(1, thread_name_prefix="answering")
-        self._heard = time.monotonic()
+        self._heard_at = time.monotonic()
+        self._has_heard = False
+        """Whether the driver has said anything on this connection."""
         self._done = 0
         self._begun = self._answered = 0
         """Attempts: each number is one thread's to change."""
@@ -96,46 +95,47 @@ class Worker:
         try:
             lost_at = time.monotonic()
             while not self._ended and time.monotonic() < lost_at + RECONNECT_SECONDS:
-                if self._connected():
+                if asyncio.run(self._converse()):
                     lost_at = time.monotonic()
                 else:
                     time.sleep(RECONNECT_EVERY_SECONDS)
         finally:
             self._exchange.close()
 
-    def _connected(self) -> bool:
-        """Do as the driver says until it ends this or the connection breaks; whether it could be had."""
-        greeted = False
+    async def _converse(self) -> bool:
+        """Do as the driver says until it ends this or the connection breaks; whether the driver has answered."""
+        self._heard_at, self._has_heard = time.monotonic(), False
         try:
-            client = self._settings.security.client(self._settings.driver)
-            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"worker"), self._settings.security.call())
-            writer.write_metadata(pa.py_buffer(encode(self._hello())))
-        except (flight.FlightError, pa.ArrowException, OSError):
+            connection = await call(self._settings.driver, self._settings.security, lambda connection: _Driver(self, connection))
+        except OSError:
             return False
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()  # with the connection before, the driver has given up what was to be answered
+        # With the connection before, the driver has given up what was to be answered.
         self._exchange.fail_all(Abandoned("the connection to the driver broke"))
-        self._heard = time.monotonic()
-        speaking = threading.Thread(target=self._speak, args=(writer, reader, answers), name="answers", daemon=True)
-        speaking.start()
-        try:
-            while not self._ended:
-                message = decode(reader.read_chunk().app_metadata)
-                if not greeted:
-                    self._called()
-                self._heard, greeted = time.monotonic(), True
-                self._died = None  # the driver knows
-                self._hear(message, answers)
-        except (flight.FlightError, pa.ArrowException, OSError, StopIteration):
-            pass
-        answers.put(None)
-        speaking.join(BEAT_SECONDS)
-        return greeted
+        connection.say(encode(self._hello()))
+        silent, done, answered = 0, self._done, self._answered
+        while not (await asyncio.wait({connection.over}, timeout=BEAT_SECONDS))[0]:
+            if self._done > done and self._begun == self._answered == answered:
+                done = self._done
+                self._joining.submit(self._allocators.give_back)
+            answered = self._answered
+            connection.say(encode(Beat(self._exchange.moved + self._done)))
+            silent = silent + 1 if time.monotonic() - self._heard_at > 2 * BEAT_SECONDS else 0
+            if silent > SILENT_BEATS:
+                connection.abort()
+        if connection.failure is not None:
+            raise connection.failure
+        return self._has_heard
 
     def _hello(self) -> Hello:
         place, address = self._settings.place, self._exchange.address
         return Hello(place, address, os.getpid(), socket.gethostname(), self._executor, self._died)
 
-    def _hear(self, message: Any, answers: queue.SimpleQueue[Any]) -> None:
+    def hear(self, message: Any, connection: Connection) -> None:
+        """The driver has said something. Called in the connection's thread."""
+        if not self._has_heard:
+            self._called()
+        self._heard_at, self._has_heard = time.monotonic(), True
+        self._died = None  # the driver knows
         if isinstance(message, Work):
             assignment = self._assignment(message)
             speakers, rounds = _speakers(message, assignment)
@@ -143,10 +143,12 @@ class Worker:
             self._begun += 1
             routed = self._routing.submit(self._route, message, assignment)
             joined = self._joining.submit(self._join, message, assignment)
-            self._answering.submit(self._answer, message, joined, routed, answers)
+            self._answering.submit(self._answer, message, joined, routed, connection)
         elif isinstance(message, Abandon):
             self._exchange.fail(message.attempt, Abandoned(f"attempt {message.attempt} was abandoned"))
-        self._ended = isinstance(message, End)
+        elif isinstance(message, End):
+            self._ended = True
+            connection.close()
 
     def _assignment(self, work: Work) -> Assignment:
         for identity in work.forget:
@@ -154,29 +156,6 @@ class Worker:
         self._shared |= {shared.identity: shared for shared in work.shares}
         assignment: Assignment = decode(work.assignment)
         return replace(assignment, spec=assignment.spec.with_shared(lambda shared: self._shared[shared.identity]))
-
-    def _speak(self, writer: Any, reader: Any, answers: queue.SimpleQueue[Any]) -> None:
-        """Send answers as they come and beats in between, until None comes or the connection is broken. Break it if nothing is heard."""
-        silent, done = 0, self._done
-        try:
-            while True:
-                try:
-                    answer = answers.get(timeout=BEAT_SECONDS)
-                except queue.Empty:
-                    if self._done > done and self._begun == self._answered:
-                        done = self._done
-                        self._joining.submit(self._allocators.give_back)
-                    answer = Beat(self._exchange.moved + self._done)
-                    silent = silent + 1 if time.monotonic() - self._heard > 2 * BEAT_SECONDS else 0
-                if silent > SILENT_BEATS:
-                    reader.cancel()
-                    return
-                if answer is None:
-                    writer.close()
-                    return
-                writer.write_metadata(pa.py_buffer(encode(answer)))
-        except (flight.FlightError, pa.ArrowException, OSError):
-            pass  # who reads notices too
 
     def _route(self, work: Work, assignment: Assignment) -> None:
         """Send the pieces of our splits. A failure is the join's, which waits for them."""
@@ -260,7 +239,7 @@ class Worker:
                 link.abandon()
             raise
 
-    def _answer(self, work: Work, joined: Future[list[Joined]], routed: Future[None], answers: queue.SimpleQueue[Any]) -> None:
+    def _answer(self, work: Work, joined: Future[list[Joined]], routed: Future[None], connection: Connection) -> None:
         attempt = work.attempt
         answer: Done | Failed
         try:
@@ -278,10 +257,22 @@ class Worker:
             )
         routed.exception()
         self._exchange.finish(attempt)
-        answers.put(answer)
+        connection.say(encode(answer))
         self._answered += 1
         if self._begun == self._answered:
             self._joining.submit(self._allocators.give_back, seldom=True)
+
+
+class _Driver:
+    """Hears the driver (see :class:`streamjoin.runner.control.Listener`)."""
+
+    def __init__(self, worker: Worker, connection: Connection) -> None:
+        self._worker, self._connection = worker, connection
+
+    def heard(self, message: bytes) -> None:
+        self._worker.hear(decode(message), self._connection)
+
+    def closed(self) -> None: ...
 
 
 def _speakers(work: Work, assignment: Assignment) -> tuple[list[str], int]:

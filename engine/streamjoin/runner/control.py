@@ -1,0 +1,256 @@
+"""The control channel: messages between the driver and its workers, over one TCP connection to each, with TLS if there are certificates.
+
+One thread serves all connections of an end (asyncio). So a driver of many workers does not wake a thread for each message, which is
+what most of a message costs otherwise.
+
+Each end first proves that it has the application's secret, without sending it:
+
+    driver   GREETING, 32 random bytes
+    worker   32 random bytes, HMAC(secret, "worker", the driver's bytes, the worker's)
+    driver   HMAC(secret, "driver", the driver's bytes, the worker's)
+
+Then messages go both ways, each after its length.
+
+Always holds: no byte of a stranger is taken for part of a message, and who does not prove itself within ``PROOF_SECONDS`` is cut off;
+and :meth:`Connection.say` never waits for the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from streamjoin.runner.security import Gate, Security
+
+PROOF_SECONDS = 10.0
+CLOSE_SECONDS = 2.0
+"""What has been said when the driver closes has so long to be sent."""
+GREETING = b"streamjoin/1\n"
+NONCE_BYTES = PROOF_BYTES = 32
+_LENGTH = struct.Struct("<Q")
+
+
+class Listener(Protocol):
+    """Hears one connection whose other end has proved itself, in the thread that serves it."""
+
+    def heard(self, message: bytes) -> None:
+        """What this raises ends the connection."""
+
+    def closed(self) -> None:
+        """The connection is over; called once."""
+
+
+class _Hub:
+    """An end's connections. Takes what any thread says to theirs, which it wakes once for all that is said until that looks."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.open: set[Connection] = set()
+        self._said: deque[tuple[Connection, bytes | None]] = deque()
+        self._is_called = False
+
+    def put(self, connection: Connection, message: bytes | None) -> None:
+        self._said.append((connection, message))
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and all connections with it
+                self._loop.call_soon_threadsafe(self.empty)
+
+    def empty(self) -> None:
+        self._is_called = False  # first: what is put while this goes on calls again
+        while self._said:
+            connection, message = self._said.popleft()
+            connection.write(message)
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection between the driver and a worker."""
+
+    def __init__(self, hub: _Hub, security: Security, listen: Callable[[Connection], Listener], gate: Gate | None) -> None:
+        """``listen`` makes who hears it, once the other end has proved itself. ``gate``: the driver's, which counts strangers; None: this
+        is the worker's end."""
+        self._hub, self._security, self._listen, self._gate = hub, security, listen, gate
+        self._transport: Any = None
+        self._listener: Listener | None = None
+        self._proving = self._prove_worker() if gate is None else self._prove_driver()
+        self._wanted = 0
+        """The bytes for which ``_proving`` waits."""
+        self._came = bytearray()
+        """What has come and nobody has taken."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._has_spoken = False
+        """Whether anything has come."""
+        self.failure: Exception | None = None
+        """What ``heard`` raised."""
+        loop = asyncio.get_running_loop()
+        self.proved: asyncio.Future[bool] = loop.create_future()
+        """Whether both ends have proved themselves; False: the connection is over without that."""
+        self.over: asyncio.Future[None] = loop.create_future()
+        """Done once the connection is over."""
+
+    def say(self, message: bytes) -> None:
+        """Send a message; one after the other, and none once the connection is over. From any thread; returns at once."""
+        self._hub.put(self, message)
+
+    def close(self) -> None:
+        """End the connection once all that was said is sent. From any thread; returns at once."""
+        self._hub.put(self, None)
+
+    def abort(self) -> None:
+        """End the connection now. From its own thread."""
+        self._transport.abort()
+
+    def write(self, message: bytes | None) -> None:
+        """As ``say``, or ``close`` for None. From its own thread."""
+        if message is None:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._transport.write(_LENGTH.pack(len(message)) + message)
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by asyncio, as are the next two."""
+        self._transport = transport
+        self._hub.open.add(self)
+        self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.abort)
+        self._wanted = next(self._proving)
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        self._has_spoken = True
+        try:
+            while self._listener is None and not self._transport.is_closing() and len(self._came) >= self._wanted:
+                self._go_on_proving()
+            while self._listener is not None and not self._transport.is_closing() and (message := self._next_message()) is not None:
+                self._listener.heard(message)
+        except Exception as error:
+            self.failure = error
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._hub.open.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.over.set_result(None)
+        if self._listener is not None:
+            self._listener.closed()
+            return
+        self.proved.set_result(False)
+        if self._gate is not None and self._has_spoken:
+            self._gate.refuse()
+
+    def _go_on_proving(self) -> None:
+        try:
+            self._wanted = self._proving.send(self._take(self._wanted))
+        except StopIteration as end:
+            if not end.value:
+                self.abort()
+                return
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._listener = self._listen(self)
+            self.proved.set_result(True)
+
+    def _prove_driver(self) -> Generator[int, bytes, bool]:
+        """Yields how many bytes it needs next; whether the worker is one."""
+        ours = secrets.token_bytes(NONCE_BYTES)
+        self._transport.write(GREETING + ours)
+        theirs = yield NONCE_BYTES
+        shown = yield PROOF_BYTES
+        if not hmac.compare_digest(shown, self._proof(b"worker", ours, theirs)):
+            return False
+        self._transport.write(self._proof(b"driver", ours, theirs))
+        return True
+
+    def _prove_worker(self) -> Generator[int, bytes, bool]:
+        """The same, whether the driver is one."""
+        greeting = yield len(GREETING)
+        if greeting != GREETING:
+            return False
+        theirs = yield NONCE_BYTES
+        ours = secrets.token_bytes(NONCE_BYTES)
+        self._transport.write(ours + self._proof(b"worker", theirs, ours))
+        shown = yield PROOF_BYTES
+        return hmac.compare_digest(shown, self._proof(b"driver", theirs, ours))
+
+    def _proof(self, who: bytes, of_driver: bytes, of_worker: bytes) -> bytes:
+        return hmac.digest(self._security.secret, who + of_driver + of_worker, "sha256")
+
+    def _next_message(self) -> bytes | None:
+        """The next message, once all of it has come."""
+        if len(self._came) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._came)
+        if len(self._came) < _LENGTH.size + length:
+            return None
+        self._take(_LENGTH.size)
+        return self._take(length)
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._came[:count])
+        del self._came[:count]
+        return taken
+
+
+class ControlServer:
+    """The driver's end: takes workers' calls, in a thread of its own."""
+
+    def __init__(self, security: Security, gate: Gate, listen: Callable[[Connection], Listener], *, host: str, port: int = 0) -> None:
+        """Serves at once. ``listen``: as of :class:`Connection`. ``port`` 0: any that is free. Raises OSError when it cannot be had."""
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=socket.SOMAXCONN)
+        self.port: int = listening.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        hub = self._hub = _Hub(self._loop)
+        context = security.server_context()
+        self._server = self._loop.run_until_complete(
+            self._loop.create_server(
+                lambda: Connection(hub, security, listen, gate),
+                sock=listening,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else PROOF_SECONDS,
+            )
+        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all connections, once what was said has been sent or ``CLOSE_SECONDS`` are over."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._hub.empty()
+        for seconds, end in ((CLOSE_SECONDS, Connection.close), (None, Connection.abort)):
+            ending = [connection.over for connection in self._hub.open]
+            for connection in list(self._hub.open):
+                end(connection)
+            if ending:
+                await asyncio.wait(ending, timeout=seconds)
+
+
+async def call(address: str, security: Security, listen: Callable[[Connection], Listener]) -> Connection:
+    """A worker's connection to the driver at ``host:port``. Raises OSError when that cannot be reached, or is another's."""
+    loop = asyncio.get_running_loop()
+    hub = _Hub(loop)
+    host, port = address.rsplit(":", 1)
+    async with asyncio.timeout(PROOF_SECONDS):
+        _, connection = await loop.create_connection(
+            lambda: Connection(hub, security, listen, None),
+            host.strip("[]"),
+            int(port),
+            ssl=security.client_context(),
+            server_hostname=None if security.tls is None else security.tls.name,
+        )
+        if not await connection.proved:
+            raise ConnectionError(f"{address}: whoever answers did not prove that it has the application's secret")
+    return connection
