@@ -88,7 +88,7 @@ class TaskPart(ABC):
         self._areas = self._plan.areas.get(task, {})
         self._clock = Steps()
         self._report = TaskReport(task, attempt_name(spec, task))
-        self._writes = Writes(spec, self._worker.config, self._areas, self._report, final_name(spec, task))
+        self._writes = Writes(spec, self._worker.config, self._areas, self._report, final_name(spec, task), store.writing)
         self._joined = Joined(self._report, self._writes, self._clock)
 
     @classmethod

@@ -184,7 +184,7 @@ def rows_of(run: Run, identities: NDArray[np.int64], start: int, end: int) -> ND
 
 def identities_of(parts: Sequence[Rows]) -> NDArray[np.int64]:
     """The identities of these tuples, one or more. O(tuples)."""
-    return np.concatenate([run.batch.column(ID).to_numpy()[rows] for run, rows in parts])
+    return np.concatenate([run.batch.column(ID).to_numpy().take(rows) for run, rows in parts])
 
 
 def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:

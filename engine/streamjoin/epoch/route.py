@@ -70,11 +70,12 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         batch = found.held
         if batch is None:
             continue
-        if held and held_bytes + batch.nbytes > PORTION_BYTES:
+        nbytes = batch.nbytes
+        if held and held_bytes + nbytes > PORTION_BYTES:
             yield from cut(spec, plan, taken, held, report)
             held, held_bytes = [], 0
         held.append(batch)
-        held_bytes += batch.nbytes
+        held_bytes += nbytes
     report.arrivals = Arrivals.sampled(arrived)
     report.dead_letters = dead.close()
     report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)

@@ -32,6 +32,8 @@ from streamjoin.epoch.spec import Piece
 from streamjoin.runner.security import Gate, Security, shut_down
 
 AHEAD_BYTES = 256 << 20
+WAKE_BYTES = 1 << 20
+"""Who waits for an attempt's pieces is woken once so much has come, or all: to wake a thread takes longer than to look at a small piece."""
 BEAT_SECONDS = 2.0
 SILENT_BEATS = 8
 """Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
@@ -62,6 +64,7 @@ class _Attempt:
         self.pieces: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
         """By round and task."""
         self.nbytes = 0
+        self.wake_bytes = WAKE_BYTES
         self.ended: defaultdict[int, set[str]] = defaultdict(set)
         """By round, addresses of senders whose mark has come."""
         self.expected: tuple[frozenset[str], ...] | None = None
@@ -69,6 +72,7 @@ class _Attempt:
         self.failure: Exception | None = None
 
     def missing(self, round_number: int) -> frozenset[str]:
+        """The senders of a round, as far as they are known, that have not ended it."""
         if self.expected is None or round_number >= len(self.expected):
             return frozenset()
         return self.expected[round_number] - self.ended[round_number]
@@ -129,9 +133,9 @@ class Exchange:
             if address != self.address:
                 self._link(round_number, address)
 
-    def pieces(self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES) -> Iterator[Piece]:
-        """These tasks' pieces of a round as they come, until all senders have ended; those of one sender in the order in which it sent
-        them to a task.
+    def pieces(self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES, *, each: bool = False) -> Iterator[Piece]:
+        """These tasks' pieces of a round, until all senders have ended; those of one sender in the order in which it sent them to a task.
+        They are given as they come, but ``WAKE_BYTES`` of them together unless ``each`` is waited for.
 
         Raises ExchangeError, Abandoned, and what ``fail`` was given.
         """
@@ -139,6 +143,7 @@ class Exchange:
         while True:
             with self._changed:
                 found = self._of(attempt)
+                found.wake_bytes = 0 if each else WAKE_BYTES
                 came = [piece for task in tasks for piece in found.pieces.pop((round_number, task), ())]
                 if not came:
                     if not found.missing(round_number) and found.expected is not None:
@@ -254,13 +259,16 @@ class Exchange:
                 self._changed.wait()
             found.pieces[round_number, piece.task].append(piece)
             found.nbytes += piece.data.size
-            self._changed.notify_all()
+            if found.nbytes >= found.wake_bytes:
+                self._changed.notify_all()
 
     def _mark(self, attempt: int, round_number: int, sender: str) -> None:
         with self._changed:
             if attempt > self._over:
-                self._attempts.setdefault(attempt, _Attempt()).ended[round_number].add(sender)
-                self._changed.notify_all()
+                found = self._attempts.setdefault(attempt, _Attempt())
+                found.ended[round_number].add(sender)
+                if not found.missing(round_number):
+                    self._changed.notify_all()
 
     def receive(self, sender: str, round_number: int, reader: Any) -> None:
         """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""

@@ -225,7 +225,7 @@ class Worker:
                 self._done += 1
             for link in links.values():
                 send(link.begin())
-            pieces = exchange.pieces(attempt, work.tasks, CONVERSATION)
+            pieces = exchange.pieces(attempt, work.tasks, CONVERSATION, each=True)
             while not all(link.is_over for link in links.values()):
                 piece = next(pieces)
                 send(links[piece.task].hear(piece))

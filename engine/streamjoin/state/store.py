@@ -60,6 +60,10 @@ class HeldRun:
         return self.run.nbytes + sum(index.nbytes for index in self.indexes.values())
 
 
+UPLOADS = 8
+"""The number of files that are written at once, of two epochs: an object store answers late rather than slowly, and so does a disk that
+must flush them."""
+
 Done = TypeVar("Done")
 
 Marks = NDArray[np.bool_]
@@ -100,6 +104,11 @@ class RunStore:
     def _pool(self) -> ThreadPoolExecutor:
         """For what goes on while epochs do; its threads are made as they are needed."""
         return ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="background")
+
+    @cached_property
+    def writing(self) -> ThreadPoolExecutor:
+        """For what epochs write: threads of each epoch's own would take a twentieth of a small epoch's processor time."""
+        return ThreadPoolExecutor(UPLOADS, thread_name_prefix="writing")
 
     def fetch(self, storage: Storage, excerpts: Collection[Excerpt]) -> None:
         """Begin to bring these excerpts into the process, in the background, and drop all others."""
