@@ -30,7 +30,7 @@ from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.kernel.run import sort_order
+from streamjoin.kernel.run import sort_order, take
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.tiling import UNITS
@@ -158,7 +158,7 @@ def prepare(
         chosen = taken.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
         report.filtered += batch.num_rows - len(chosen)
     if chosen is not None and len(chosen) < batch.num_rows:
-        batch, rows = batch.take(pa.array(chosen)), rows[chosen]
+        batch, rows = take(batch, pa.array(chosen)), rows[chosen]
     moment: np.ndarray | None = None
     if stream.event_time is not None:
         column = batch.column(stream.event_time)
@@ -234,7 +234,7 @@ def prepare(
         schema = schema.append(pa.field(name, values.type))
     table = pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [pa.array(shed), *more.values()], schema=schema)
     if not keep.all():
-        table = table.take(pa.array(np.flatnonzero(keep)))
+        table = take(table, pa.array(np.flatnonzero(keep)))
     return Prepared(table, alone, letters)
 
 
@@ -275,7 +275,7 @@ def cut(spec: EpochSpec, plan: Plan, taken: Taken, tables: list[pa.Table], repor
     for place, name, order in zip(taken.places, names, orders, strict=True):
         if len(order):
             own = table.select([name, *held]).rename_columns(["_key", *held])
-            yield from _pieces(plan, place, own.take(pa.array(order)).combine_chunks().to_batches()[0], report)
+            yield from _pieces(plan, place, take(own, pa.array(order)).combine_chunks().to_batches()[0], report)
 
 
 def _pieces(plan: Plan, place: int, batch: pa.RecordBatch, report: RouteReport) -> Iterator[Piece]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.kernel.index import Index, Indexed
-from streamjoin.kernel.run import Run
+from streamjoin.kernel.run import Run, take
 from streamjoin.language.schema import Schema
 from streamjoin.language.window import Ends
 from streamjoin.scheme.region import Region, difference, held_by, intersection, regions
@@ -277,7 +277,7 @@ def select(batch: pa.RecordBatch, parts: Sequence[Region], unit_range: tuple[int
     rows = chosen[0] if len(chosen) == 1 else np.sort(np.concatenate(chosen))
     if rows[-1] - rows[0] + 1 == len(rows):
         return batch.slice(int(rows[0]), len(rows))
-    return settle(batch.take(pa.array(rows)))
+    return settle(take(batch, pa.array(rows)))
 
 
 def slice_keys(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
@@ -290,7 +290,7 @@ def rows_selected(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch
     """What a router has selected: without a copy, if that is a slice."""
     if isinstance(selection, slice):
         return batch.slice(selection.start, selection.stop - selection.start)
-    return batch.take(pa.array(selection))
+    return take(batch, pa.array(selection))
 
 
 def places_of(key: NDArray[Any], keys: KeyRange) -> tuple[int, int]:
