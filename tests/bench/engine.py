@@ -21,7 +21,7 @@ from spark_path import have_workers_find_tests
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
-from streamjoin.runner.allocators import collect_seldom
+from streamjoin.runner.allocators import collecting_seldom
 from streamjoin.runner.java import find_java
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 
@@ -83,15 +83,15 @@ def join(job: Job, runner: Runner, *, durable: bool = True, fresh: bool = True) 
         for path in (job.checkpoint, Path(job.checkpoint).parent / "out"):
             shutil.rmtree(path, ignore_errors=True)
     driver = Driver(job, Durable(job.checkpoint) if durable else Forgetful(), runner)
-    collect_seldom()
-    with silent():
-        driver.start()
-    while True:
+    with collecting_seldom():
         with silent():
-            result = driver.step()
-        if result is None:
-            return
-        yield result
+            driver.start()
+        while True:
+            with silent():
+                result = driver.step()
+            if result is None:
+                return
+            yield result
 
 
 @contextlib.contextmanager

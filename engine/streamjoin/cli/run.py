@@ -31,7 +31,7 @@ import click
 from streamjoin.api.packages import require_packages
 from streamjoin.cli.exits import Exit, Failure, failure_of, require_drawable
 from streamjoin.cli.validate import join_at, refusing
-from streamjoin.runner.allocators import ENVIRONMENT, collect_seldom
+from streamjoin.runner.allocators import ENVIRONMENT, collecting_seldom
 
 if TYPE_CHECKING:
     from streamjoin.api.loop import Ended, Event, Loop
@@ -174,8 +174,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         )
         view = _view(options, subject, history, out)
         watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
-        collect_seldom()
-        with answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
+        with collecting_seldom(), answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
             ended, out_is_gone = _watch(loop, view, live, history, events, stop)
         if live is not None:
             live.board.finish()

@@ -6,9 +6,11 @@ pauses.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import time
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -41,7 +43,19 @@ def collect_seldom() -> None:
     forks, that has loaded what it needs."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS)
+    gc.set_threshold(max(NEW_OBJECTS, gc.get_threshold()[0]))
+
+
+@contextlib.contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """The same for as long as this lasts, as when a process goes on to other things."""
+    before = gc.get_threshold()
+    collect_seldom()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 class Allocators:

@@ -1,0 +1,24 @@
+"""Python's collector while a join runs, and after it."""
+
+from __future__ import annotations
+
+import gc
+
+from streamjoin.runner.allocators import NEW_OBJECTS, collecting_seldom
+
+
+def test_a_run_leaves_the_collector_as_it_was() -> None:
+    threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    cycle = Cycle()
+    with collecting_seldom():
+        assert gc.get_threshold()[0] >= NEW_OBJECTS
+        assert gc.get_freeze_count() > frozen, "what is there is left out"
+    assert gc.get_threshold() == threshold
+    assert gc.get_freeze_count() == frozen
+    del cycle
+    assert gc.collect() > 0, "what was left out meanwhile is looked at again"
