@@ -21,6 +21,7 @@ import pytest
 
 from cable import Cable
 from cases import how_many
+from certificates import Authority
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.elastic.mapping import map_tasks
@@ -28,6 +29,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.runner import pool as pool_module
+from streamjoin.runner.security import Security, Tls
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
@@ -238,6 +240,17 @@ def test_a_worker_whose_connection_to_the_driver_breaks_comes_back_with_its_runs
         assert runner.pool.pids == before, "the same processes"
         results, _ = steps(driver)
         assert sum(result.read_back for result in results) == 0
+    assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_over_tls_a_join_whose_worker_is_killed_equals_the_oracle(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    Authority(tmp_path / "tls").issue("sj-one.joins.svc")
+    runner = own_runner(security=replace(Security.fresh(), tls=Tls.of(tmp_path / "tls", "sj-one.joins.svc")))
+    driver, inputs = running(tmp_path, runner)
+    place = max(runner.pool.pids)
+    killed = runner.kill(place)
+    steps(driver)
+    assert runner.pool.pids[place] != killed
     assert output_of(tmp_path) == band_expected(inputs)
 
 

@@ -88,14 +88,14 @@ class ProcessHosts:
 class ProcessRunner:
     """A runner whose workers are processes of this machine (see :class:`streamjoin.epoch.ports.Runner`)."""
 
-    def __init__(self, *, patience_seconds: float = 20.0, beat_seconds: float = 1.0) -> None:
+    def __init__(self, *, patience_seconds: float = 20.0, beat_seconds: float = 1.0, security: Security | None = None) -> None:
         self.hosts: ProcessHosts
 
         def hosts(pool: Pool) -> ProcessHosts:
             self.hosts = ProcessHosts(pool)
             return self.hosts
 
-        self.pool = Pool(hosts, Security.fresh(), patience_seconds=patience_seconds, beat_seconds=beat_seconds)
+        self.pool = Pool(hosts, security or Security.fresh(), patience_seconds=patience_seconds, beat_seconds=beat_seconds)
 
     def start(self, workers: Sequence[int]) -> None:
         self.pool.restart(workers)
