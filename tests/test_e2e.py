@@ -453,7 +453,7 @@ def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(
     join.until_workers(1)
     join.until("the last one applied", lambda: join.status["decisions"][-1]["outcome"] == "Applied")
     assert {record["decision"]["rule"] for record in join.acts() if record["realised"]} >= {"allocate", "deallocate"}
-    assert join.condition("MetricsAvailable")["reason"] == "MetricsRead"
+    join.until("metrics of that plan", lambda: join.condition("MetricsAvailable")["reason"] == "MetricsRead")
     changed_plans(join)
     for line in changes(join):
         print(line)
