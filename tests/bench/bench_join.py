@@ -126,7 +126,7 @@ class Comparison:
 
     def __init__(self, root: Path, rows: int, workloads: list[Workload], epochs: int, sizes: list[int], runs: int) -> None:
         self._root, self._rows, self._workloads, self._epochs, self._runs = root, rows, workloads, epochs, runs
-        self._files = {1: epochs} | {size: (full(size) + MEASURED) * size for size in sizes}
+        self._files = {size: (full(size) + MEASURED) * size for size in sizes} | {1: epochs}
         self._seconds: dict[tuple[str, str, int], list[float]] = {}
         """(workload, way, size) -> the mean epoch of each run."""
         self._tried: dict[tuple[str, int], float] = {}
