@@ -22,7 +22,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.planning import Head, plan_inputs
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.route import route
-from streamjoin.epoch.spec import EpochSpec, units_of
+from streamjoin.epoch.spec import EpochSpec, draws_of, numbers_of, units_of
 from streamjoin.io.base import Position, Records, SourceError, SourcePlan, UnavailableError
 from streamjoin.io.several import Sinks
 from streamjoin.language.sides import SIDES
@@ -267,11 +267,10 @@ def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(t
 
 def test_shedding_is_the_same_for_every_attempt() -> None:
     rows = pa.array(range(1000)).to_numpy()
-    first, again, other = units_of(7, 3, rows), units_of(7, 3, rows), units_of(8, 3, rows)
-    assert (first[0] == again[0]).all()
-    assert (first[1] == again[1]).all()
-    assert (first[0] != other[0]).any()
-    assert abs(float(first[1].mean()) - 0.5) < 0.05
+    first, again, other = numbers_of(7, 3, rows), numbers_of(7, 3, rows), numbers_of(8, 3, rows)
+    assert (first == again).all()
+    assert (units_of(first) != units_of(other)).any()
+    assert abs(float(draws_of(first).mean()) - 0.5) < 0.05
     assert route.__doc__
 
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from streamjoin.epoch.compiled import Compiled, Plan, Taken, compiled, plan_of
 from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
-from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name, units_of
+from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, draws_of, final_name, numbers_of, units_of
 from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.text import raw_text
@@ -126,7 +126,8 @@ class Prepared:
     """What became of a batch of records."""
 
     held: pa.Table | None
-    """The tuples, with a column ``_shed`` in [0, 1), and their keys of all places but the first; None: there are none."""
+    """The tuples, with their keys of all places but the first and, where some may be shed, a column ``_shed`` in [0, 1); None: there are
+    none."""
     unmatchable: dict[int, pa.RecordBatch]
     """By place, the payload of those that can match nothing there, if that is wanted and there are any."""
     letters: list[Rejected]
@@ -187,7 +188,7 @@ def prepare(
         if late and late_letters:
             letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
     if moment is not None and keep.any():
-        oldest = int(moment[keep].min())
+        oldest = int((moment if keep.all() else moment[keep]).min())
         report.time_min = oldest if report.time_min is None else min(report.time_min, oldest)
     alone: dict[int, pa.RecordBatch] = {}
     keys: list[np.ndarray] = []
@@ -210,7 +211,8 @@ def prepare(
     keep = matchable
     if not keep.any():
         return Prepared(None, alone, letters)
-    units, shed = units_of(spec.epoch, split, rows)
+    numbers = numbers_of(spec.epoch, split, rows)
+    units = units_of(numbers)
     if plan_of(spec.scheme, spec.config).uncut.model == HANDSHAKE:
         units = ((first_record + rows) % UNITS).astype(np.uint32)  # a chain goes by the order in which tuples came
     arrays: list[pa.Array | np.ndarray] = [keys[0], units]
@@ -226,13 +228,14 @@ def prepare(
     if taken.is_tracked:
         arrays.append(first_record + rows)
     payload = [batch.column(name) for name in stream.payload]
-    more = {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
+    more = {"_shed": pa.array(draws_of(numbers))} if any(spec.shed) or any(spec.would_shed) else {}
+    more |= {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
     if len(taken.places) > 1 and not taken.is_in_all:
         more |= {_is_in(number): pa.array(valid) for number, valid in enumerate(keyed)}
-    schema = worker.held[taken.places[0]].append(pa.field("_shed", pa.float64()))
+    schema = worker.held[taken.places[0]]
     for name, values in more.items():
         schema = schema.append(pa.field(name, values.type))
-    table = pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [pa.array(shed), *more.values()], schema=schema)
+    table = pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [*more.values()], schema=schema)
     if not keep.all():
         table = take(table, pa.array(np.flatnonzero(keep)))
     return Prepared(table, alone, letters)

@@ -239,10 +239,17 @@ def is_attempt_of(name: str, identity: str, incarnation: int) -> bool:
     return len(parts) == 3 and parts[0] == identity and parts[1].isdecimal() and int(parts[1]) <= incarnation
 
 
-def units_of(epoch: int, split: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The unit coordinates (uint32) of a split's records and a second, independent number in [0, 1) for shedding.
+def numbers_of(epoch: int, split: int, rows: np.ndarray) -> np.ndarray:
+    """A random number (uint64) for each of a split's records, the same for every attempt at the epoch: so a task that is run again routes
+    every tuple as before."""
+    return scattered((epoch << 20) ^ split, rows)
 
-    The same for every attempt at the epoch, so that a task that is run again routes every tuple as before.
-    """
-    mixed = scattered((epoch << 20) ^ split, rows)
-    return (mixed >> np.uint64(32)).astype(np.uint32), (mixed & np.uint64(0xFFFFFFFF)) / float(1 << 32)
+
+def units_of(numbers: np.ndarray) -> np.ndarray:
+    """The unit coordinates (uint32) of records with these random numbers."""
+    return (numbers >> np.uint64(32)).astype(np.uint32)
+
+
+def draws_of(numbers: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) by which records are shed, independent of their units."""
+    return (numbers & np.uint64(0xFFFFFFFF)) / float(1 << 32)

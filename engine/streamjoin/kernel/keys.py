@@ -118,9 +118,21 @@ def mix(words: Array) -> Array:
     return mixed
 
 
+@native((read("int64"), "uint64", write("uint64")))
+def scatter_rows(rows: Any, start: Any, out: Any) -> None:
+    """``mix`` of the rows' numbers, each XOR ``start``."""
+    for i in range(len(rows)):
+        word = (np.uint64(rows[i]) ^ start) + _GAMMA
+        word = (word ^ (word >> np.uint64(30))) * _FIRST
+        word = (word ^ (word >> np.uint64(27))) * _SECOND
+        out[i] = word ^ (word >> np.uint64(31))
+
+
 def scattered(start: int, rows: Array) -> Array:
-    """Numbers (uint64) that look random, the same for the same start and row."""
-    return mix(mix(np.array([start], dtype=np.uint64)) ^ rows.astype(np.uint64))
+    """Numbers (uint64) that look random, the same for the same start and row (int64)."""
+    out = np.empty(len(rows), dtype=np.uint64)
+    scatter_rows(rows, mix(np.array([start], dtype=np.uint64))[0], out)
+    return out
 
 
 def key_type(key: KeyExpression | None) -> pa.DataType:

@@ -44,18 +44,18 @@ LOOK, LOOK_ON = np.uint64(8), np.uint64(4)
 
 
 @native(
-    (read("int64"), read("int64"), read("int64"), write("int64"), write("int32"), write("int32")),
-    (read("float64"), read("float64"), read("float64"), write("int64"), write("int32"), write("int32")),
+    (read("int64"), "int64", read("int64"), "int64", read("int64"), write("int64"), write("int32"), write("int32")),
+    (read("float64"), "float64", read("float64"), "float64", read("float64"), write("int64"), write("int32"), write("int32")),
 )
-def scan_ranges(lows: Any, highs: Any, run: Any, position: Any, first: Any, last: Any) -> int:
-    """The range of rows of ``run`` inside each of the intervals [low, high], both ends ascending. Returns their rows in all.
+def scan_ranges(lows: Any, below: Any, highs: Any, above: Any, run: Any, position: Any, first: Any, last: Any) -> int:
+    """The range of rows of ``run`` inside each interval [low + below, high + above], both ends ascending. Returns their rows in all.
 
     ``position`` holds where the two pointers stand, between calls. O(probes + rows / 16 + rows found).
     """
     rows = np.uint64(len(run))
     j, h, total = np.uint64(position[0]), np.uint64(position[1]), ZERO
     for i in range(len(lows)):
-        low, high = lows[i], highs[i]
+        low, high = lows[i] + below, highs[i] + above
         while j + STEP <= rows and run[j + STEP - ONE] < low:
             j += STEP
         count = LOOK
@@ -83,17 +83,17 @@ def scan_ranges(lows: Any, highs: Any, run: Any, position: Any, first: Any, last
 
 
 @native(
-    (read("int64"), read("int64"), read("int64"), write("int64"), write("int32"), write("int32")),
-    (read("float64"), read("float64"), read("float64"), write("int64"), write("int32"), write("int32")),
+    (read("int64"), "int64", read("int64"), "int64", read("int64"), write("int64"), write("int32"), write("int32")),
+    (read("float64"), "float64", read("float64"), "float64", read("float64"), write("int64"), write("int32"), write("int32")),
 )
-def search_ranges(lows: Any, highs: Any, run: Any, position: Any, first: Any, last: Any) -> int:
+def search_ranges(lows: Any, below: Any, highs: Any, above: Any, run: Any, position: Any, first: Any, last: Any) -> int:
     """:func:`scan_ranges` for a run much longer than the probes. O(probes * log(rows / probes) + rows found)."""
     rows, probes = np.uint64(len(run)), len(lows)
     start, h, total = np.uint64(position[0]), np.uint64(position[1]), ZERO
     for begin in range(0, probes, GROUP):
         end = min(begin + GROUP, probes)
         # The group's last probe gallops, which bounds the search of all: their first rows lie in [start, stop].
-        low = lows[end - 1]
+        low = lows[end - 1] + below
         stop, step = start, ONE
         while stop < rows and run[stop] < low:
             stop += step
@@ -105,12 +105,12 @@ def search_ranges(lows: Any, highs: Any, run: Any, position: Any, first: Any, la
             half = (length + ONE) >> ONE
             for i in range(begin, end):
                 j = np.uint64(first[i])
-                first[i] = j + half * np.uint64(run[j + half - ONE] < lows[i])
+                first[i] = j + half * np.uint64(run[j + half - ONE] < lows[i] + below)
             length -= half
         for i in range(begin, end):
             j = np.uint64(first[i])
             h = max(h, j)
-            high = highs[i]
+            high = highs[i] + above
             while h < rows and run[h] <= high:
                 h += ONE
             last[i] = h
@@ -214,25 +214,28 @@ def _intervals(probe: Keys, run: Keys, low: Bound, high: Bound, low_strict: bool
     ranges = search_ranges if len(run) >= SEARCH_RATIO * (rows.stop - rows.start) else scan_ranges
     for offset in range(rows.start, rows.stop, BLOCK):
         keys = probe[offset : min(offset + BLOCK, rows.stop)]
-        lows, highs = _ends(keys, low, low_strict, up=False), _ends(keys, high, high_strict, up=True)
+        lows, below = _ends(keys, low, low_strict, up=False)
+        highs, above = _ends(keys, high, high_strict, up=True)
         if offset == rows.start:
-            position[:] = np.searchsorted(run, lows[0]), len(run) if high is None else np.searchsorted(run, highs[0], "right")
-        pairs = ranges(lows, highs, run, position, first, last)
+            position[0] = np.searchsorted(run, lows[0] + below)
+            position[1] = len(run) if high is None else np.searchsorted(run, highs[0] + above, "right")
+        pairs = ranges(lows, below, highs, above, run, position, first, last)
         yield offset, first[: len(keys)], last[: len(keys)], pairs
 
 
-def _ends(keys: Keys, by: Bound, strict: bool, *, up: bool) -> Keys:
-    """The upper or lower ends (closed) of the intervals that the keys admit."""
+def _ends(keys: Keys, by: Bound, strict: bool, *, up: bool) -> tuple[Keys, int | float]:
+    """The upper or lower ends (closed) of the intervals that the keys admit: numbers, and what is to be added to each."""
     if keys.dtype == np.float64:
         outward = math.inf if up else -math.inf
         if by is None:
-            return np.full(len(keys), outward)
-        return np.nextafter(keys, -outward) if strict else keys
+            return np.full(len(keys), outward), 0.0
+        return np.nextafter(keys, -outward) if strict else keys, 0.0
     if by is None:
-        return np.full(len(keys), INT64_MAX if up else INT64_MIN)
-    if by == 0:
-        return keys
-    return saturated_sum(keys, int(by), keys[0].item(), keys[-1].item())
+        return np.full(len(keys), INT64_MAX if up else INT64_MIN), 0
+    lowest, highest, by = keys[0].item(), keys[-1].item(), int(by)
+    if min(lowest + by, by) >= INT64_MIN and max(highest + by, by) <= INT64_MAX:
+        return keys, by
+    return saturated_sum(keys, by, lowest, highest), 0
 
 
 def _differences(probe: Keys, run: Keys, low: float, high: float, low_strict: bool, high_strict: bool, slack: float) -> Iterator[Block]:
