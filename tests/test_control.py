@@ -27,6 +27,7 @@ class Heard:
         self.connection = connection
         self.messages: list[bytes] = []
         self.is_closed = False
+        connection.over.add_done_callback(self.closed)
 
     def heard(self, message: bytes) -> None:
         self.messages.append(message)
@@ -35,7 +36,7 @@ class Heard:
         if message == b"fail":
             raise ValueError("a message that cannot be taken")
 
-    def closed(self) -> None:
+    def closed(self, over: object) -> None:
         assert not self.is_closed
         self.is_closed = True
 
@@ -49,9 +50,9 @@ class Driver:
         self.server = ControlServer(security, self.gate, self._listen, host=host)
         self.address = f"[{host}]:{self.server.port}" if ":" in host else f"{host}:{self.server.port}"
 
-    def _listen(self, connection: Connection) -> Heard:
+    def _listen(self, connection: Connection) -> Callable[[bytes], None]:
         self.callers.append(Heard(connection))
-        return self.callers[-1]
+        return self.callers[-1].heard
 
     def knock(self) -> socket.socket:
         host, port = self.address.rsplit(":", 1)
@@ -80,9 +81,9 @@ class Caller:
             self._called.set()
         await asyncio.wait({self.connection.over})
 
-    def _listen(self, connection: Connection) -> Heard:
+    def _listen(self, connection: Connection) -> Callable[[bytes], None]:
         self.heard = Heard(connection)
-        return self.heard
+        return self.heard.heard
 
     def ended(self) -> bool:
         self._thread.join(0.05)
@@ -162,7 +163,7 @@ def test_the_driver_ends_although_a_worker_does_not_read(monkeypatch: pytest.Mon
             reading.wait(20)
 
     async def hang() -> None:
-        connection = await call(driver.address, SECURITY, Deaf)
+        connection = await call(driver.address, SECURITY, lambda connection: Deaf(connection).heard)
         await asyncio.wait({connection.over})
 
     thread = threading.Thread(target=lambda: asyncio.run(hang()), daemon=True)
@@ -317,4 +318,4 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(
 
 def test_a_port_that_another_has_is_an_error(make: Callable[..., Driver]) -> None:
     with pytest.raises(OSError, match="in use"):
-        ControlServer(SECURITY, Gate(SECURITY), Heard, host="127.0.0.1", port=make().server.port)
+        ControlServer(SECURITY, Gate(SECURITY), lambda connection: Heard(connection).heard, host="127.0.0.1", port=make().server.port)

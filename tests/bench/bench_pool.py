@@ -73,7 +73,7 @@ class NoHosts:
 
 def answer_at_once(address: str, security: Security, workers: int, report: TaskReport) -> None:
     async def answer() -> None:
-        calls = [call(address, security, lambda connection: Answering(connection, report)) for _ in range(workers)]
+        calls = [call(address, security, lambda connection: Answering(connection, report).heard) for _ in range(workers)]
         connections = await asyncio.gather(*calls)
         for place, connection in enumerate(connections):
             connection.say(encode(Hello(place, f"10.0.0.{place}:1", place, "host", "", None)))
@@ -92,8 +92,6 @@ class Answering:
             self._connection.close()
         elif isinstance(said, Work):
             self._connection.say(encode(Done(said.attempt, [replace(self._report, task=task) for task in said.tasks])))
-
-    def closed(self) -> None: ...
 
 
 def measure(workers: int, epochs: int, spec: EpochSpec, report: TaskReport) -> tuple[float, float]:

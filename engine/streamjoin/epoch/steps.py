@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.nearness import Nearness, nearness
+from streamjoin.epoch.spec import units_of
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
@@ -181,10 +182,7 @@ class Step:
             own = [name for name in batch.schema.names if name.startswith(f"{self._prefix}.")]
             bare = pa.RecordBatch.from_arrays([batch.column(name) for name in own], [name.partition(".")[2] for name in own])
             key, valid = encode_keys(bare, self._key, self._keyed)
-        if salt is None:
-            units = np.zeros(batch.num_rows, np.uint32)
-        else:
-            units = (scattered(salt, np.arange(batch.num_rows)) >> np.uint64(32)).astype(np.uint32)
+        units = np.zeros(batch.num_rows, np.uint32) if salt is None else units_of(scattered(salt, np.arange(batch.num_rows)))
         batch = pa.RecordBatch.from_arrays([pa.array(key), pa.array(units), *batch.columns], schema=self.schema)
         order = sort_order(key) if valid is None or valid.all() else np.flatnonzero(valid)[sort_order(key[valid])]
         return take(batch, pa.array(order))

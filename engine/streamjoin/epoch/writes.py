@@ -27,6 +27,7 @@ from streamjoin.state.store import SCRATCH_BYTES, HeldRun, settle, slice_keys
 
 T = TypeVar("T")
 
+
 class Writes:
     """What a task writes, results and blocks, while the join goes on. Closed or abandoned, it leaves no write behind.
 

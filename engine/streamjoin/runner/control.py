@@ -26,7 +26,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any
 
 from streamjoin.runner.security import Gate, Security
 
@@ -38,14 +38,8 @@ NONCE_BYTES = PROOF_BYTES = 32
 _LENGTH = struct.Struct("<Q")
 
 
-class Listener(Protocol):
-    """Hears one connection whose other end has proved itself, in the thread that serves it."""
-
-    def heard(self, message: bytes) -> None:
-        """What this raises ends the connection."""
-
-    def closed(self) -> None:
-        """The connection is over; called once."""
+Heard = Callable[[bytes], None]
+"""Takes each message of a connection, in the thread that serves it. What it raises ends the connection."""
 
 
 class _Hub:
@@ -74,22 +68,24 @@ class _Hub:
 class Connection(asyncio.Protocol):
     """One end of a connection between the driver and a worker."""
 
-    def __init__(self, hub: _Hub, security: Security, listen: Callable[[Connection], Listener], gate: Gate | None) -> None:
-        """``listen`` makes who hears it, once the other end has proved itself. ``gate``: the driver's, which counts strangers; None: this
-        is the worker's end."""
+    def __init__(self, hub: _Hub, security: Security, listen: Callable[[Connection], Heard], gate: Gate | None) -> None:
+        """``listen`` is called once the other end has proved itself. ``gate``: the driver's, which counts strangers; None: this is the
+        worker's end."""
         self._hub, self._security, self._listen, self._gate = hub, security, listen, gate
         self._transport: Any = None
-        self._listener: Listener | None = None
+        self._heard: Heard | None = None
+        """Once the other end has proved itself."""
         self._proving = self._prove_worker() if gate is None else self._prove_driver()
         self._wanted = 0
         """The bytes for which ``_proving`` waits."""
         self._came = bytearray()
         """What has come and nobody has taken."""
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle
+        """For the proofs."""
         self._has_spoken = False
         """Whether anything has come."""
         self.failure: Exception | None = None
-        """What ``heard`` raised."""
+        """What kept a message from being taken."""
         loop = asyncio.get_running_loop()
         self.proved: asyncio.Future[bool] = loop.create_future()
         """Whether both ends have proved themselves; False: the connection is over without that."""
@@ -126,25 +122,22 @@ class Connection(asyncio.Protocol):
         self._came += data
         self._has_spoken = True
         try:
-            while self._listener is None and not self._transport.is_closing() and len(self._came) >= self._wanted:
+            while self._heard is None and not self._transport.is_closing() and len(self._came) >= self._wanted:
                 self._go_on_proving()
-            while self._listener is not None and not self._transport.is_closing() and (message := self._next_message()) is not None:
-                self._listener.heard(message)
+            while self._heard is not None and not self._transport.is_closing() and (message := self._next_message()) is not None:
+                self._heard(message)
         except Exception as error:
             self.failure = error
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._hub.open.discard(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._deadline.cancel()
         self.over.set_result(None)
-        if self._listener is not None:
-            self._listener.closed()
-            return
-        self.proved.set_result(False)
-        if self._gate is not None and self._has_spoken:
-            self._gate.refuse()
+        if self._heard is None:
+            self.proved.set_result(False)
+            if self._gate is not None and self._has_spoken:
+                self._gate.refuse()
 
     def _go_on_proving(self) -> None:
         try:
@@ -153,9 +146,8 @@ class Connection(asyncio.Protocol):
             if not end.value:
                 self.abort()
                 return
-            if self._deadline is not None:
-                self._deadline.cancel()
-            self._listener = self._listen(self)
+            self._deadline.cancel()
+            self._heard = self._listen(self)
             self.proved.set_result(True)
 
     def _prove_driver(self) -> Generator[int, bytes, bool]:
@@ -202,7 +194,7 @@ class Connection(asyncio.Protocol):
 class ControlServer:
     """The driver's end: takes workers' calls, in a thread of its own."""
 
-    def __init__(self, security: Security, gate: Gate, listen: Callable[[Connection], Listener], *, host: str, port: int = 0) -> None:
+    def __init__(self, security: Security, gate: Gate, listen: Callable[[Connection], Heard], *, host: str, port: int = 0) -> None:
         """Serves at once. ``listen``: as of :class:`Connection`. ``port`` 0: any that is free. Raises OSError when it cannot be had."""
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=socket.SOMAXCONN)
         self.port: int = listening.getsockname()[1]
@@ -238,7 +230,7 @@ class ControlServer:
                 await asyncio.wait(ending, timeout=seconds)
 
 
-async def call(address: str, security: Security, listen: Callable[[Connection], Listener]) -> Connection:
+async def call(address: str, security: Security, listen: Callable[[Connection], Heard]) -> Connection:
     """A worker's connection to the driver at ``host:port``. Raises OSError when that cannot be reached, or is another's."""
     loop = asyncio.get_running_loop()
     hub = _Hub(loop)

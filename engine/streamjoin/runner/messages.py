@@ -1,6 +1,6 @@
-"""The messages between the driver and a worker, over the worker's control stream.
+"""The messages between the driver and a worker, over the control channel.
 
-Always holds: both ends have shown the application's secret before the first message (``runner.security``), so that pickled bytes come from
+Always holds: both ends have shown the application's secret before the first message (``runner.control``), so that pickled bytes come from
 this program's own processes; and a worker answers every :class:`Work` with exactly one :class:`Done` or :class:`Failed`, also one that is
 abandoned, after which nothing of it runs any more.
 

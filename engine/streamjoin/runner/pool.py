@@ -92,7 +92,7 @@ class Pool:
         self._closed = threading.Event()
         self.gate = Gate(security)
         bracketed = f"[{host}]" if ":" in host else host
-        self._server = ControlServer(security, self.gate, lambda connection: _Caller(self, connection), host=host, port=port)
+        self._server = ControlServer(security, self.gate, lambda connection: _Caller(self, connection).heard, host=host, port=port)
         self.address = f"{bracketed}:{self._server.port}"
         self.hosts = hosts(self)
         self._reading = Reading()
@@ -410,11 +410,12 @@ class Pool:
 
 
 class _Caller:
-    """Hears a worker, from its hello on (see :class:`streamjoin.runner.control.Listener`)."""
+    """Hears a worker, from its hello to the connection's end."""
 
     def __init__(self, pool: Pool, connection: Connection) -> None:
         self._pool, self._connection = pool, connection
         self._process: Process | None = None
+        connection.over.add_done_callback(self._closed)
 
     def heard(self, message: bytes) -> None:
         if self._process is not None:
@@ -423,7 +424,7 @@ class _Caller:
             self._process = Process(decode(message), self._connection)
             self._pool.greet(self._process)
 
-    def closed(self) -> None:
+    def _closed(self, over: object) -> None:
         if self._connection.failure is not None:
             _log.error("a worker's connection was ended, as what it said could not be taken", exc_info=self._connection.failure)
         if self._process is not None:

@@ -20,8 +20,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any
 
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Part, join, rounds_among_tasks
@@ -106,7 +106,7 @@ class Worker:
         """Do as the driver says until it ends this or the connection breaks; whether the driver has answered."""
         self._heard_at, self._has_heard = time.monotonic(), False
         try:
-            connection = await call(self._settings.driver, self._settings.security, lambda connection: _Driver(self, connection))
+            connection = await call(self._settings.driver, self._settings.security, lambda connection: partial(self._hear, connection))
         except OSError:
             return False
         # With the connection before, the driver has given up what was to be answered.
@@ -130,8 +130,8 @@ class Worker:
         place, address = self._settings.place, self._exchange.address
         return Hello(place, address, os.getpid(), socket.gethostname(), self._executor, self._died)
 
-    def hear(self, message: Any, connection: Connection) -> None:
-        """The driver has said something. Called in the connection's thread."""
+    def _hear(self, connection: Connection, said: bytes) -> None:
+        message = decode(said)
         if not self._has_heard:
             self._called()
         self._heard_at, self._has_heard = time.monotonic(), True
@@ -261,18 +261,6 @@ class Worker:
         self._answered += 1
         if self._begun == self._answered:
             self._joining.submit(self._allocators.give_back, seldom=True)
-
-
-class _Driver:
-    """Hears the driver (see :class:`streamjoin.runner.control.Listener`)."""
-
-    def __init__(self, worker: Worker, connection: Connection) -> None:
-        self._worker, self._connection = worker, connection
-
-    def heard(self, message: bytes) -> None:
-        self._worker.hear(decode(message), self._connection)
-
-    def closed(self) -> None: ...
 
 
 def _speakers(work: Work, assignment: Assignment) -> tuple[list[str], int]:

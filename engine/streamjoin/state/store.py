@@ -31,6 +31,9 @@ from streamjoin.scheme.tiling import UNITS, Area, KeyRange
 from streamjoin.state.blocks import DOWNLOADS, Block, Excerpt, conformed, load_excerpt, load_excerpts, map_scratch
 from streamjoin.state.storage import Storage
 
+UPLOADS = 8
+"""The number of files that are written at once, of two epochs: an object store answers late rather than slowly, and so does a disk that
+must flush them."""
 SCRATCH_BYTES = 1 << 20
 """Copied runs larger than this go to a mapped scratch file, so that the operating system may evict them."""
 
@@ -59,10 +62,6 @@ class HeldRun:
         """The bytes of the run and its indexes."""
         return self.run.nbytes + sum(index.nbytes for index in self.indexes.values())
 
-
-UPLOADS = 8
-"""The number of files that are written at once, of two epochs: an object store answers late rather than slowly, and so does a disk that
-must flush them."""
 
 Done = TypeVar("Done")
 
