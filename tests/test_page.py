@@ -398,6 +398,17 @@ def test_who_follows_gets_each_section_as_it_is_and_is_told_of_the_end(shown: Sh
     connection.close()
 
 
+def test_an_epoch_is_shown_with_its_steps_or_not_yet(shown: Shown) -> None:
+    """Who follows may ask between the two lines with which a run keeps an epoch and tells of it."""
+    before = shown.step()
+    later = shown.watched.step(final=True)
+    assert later is not None
+    shown.history.add(later, shown.now)
+    sections = shown.live.sections()
+    assert (sections["run"]["epoch"], sections["run"]["generation"]) == (before.epoch, before.generation)
+    assert sections["epochs"][-1]["epoch"] == before.epoch
+
+
 def test_every_field_is_documented(shown: Shown) -> None:
     for _ in range(5):
         shown.step()

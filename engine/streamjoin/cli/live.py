@@ -76,6 +76,7 @@ class _Epoch:
     """What is kept of one."""
 
     number: int
+    generation: int
     at: float
     """When it was done."""
     seconds: Mapping[str, float]
@@ -123,7 +124,7 @@ class LiveRun:
         self.board.changed()
 
     def show(self, event: Event) -> None:
-        """An event happened; ``Done`` has been added to the history before."""
+        """An event happened; ``Done`` has been added to the history before, so no section is older than the epoch that is shown."""
         with self._lock:
             self._seen.see(event)
             if isinstance(event, Done):
@@ -135,6 +136,7 @@ class LiveRun:
         works = [result.joins.get(join.name) for join in self._subject.job.joins]
         return _Epoch(
             number=result.epoch,
+            generation=result.generation,
             at=finished,
             seconds=result.seconds,
             duration=result.duration,
@@ -167,13 +169,13 @@ class LiveRun:
         return found | self._planned(now) | {"decisions": self._decisions()}
 
     def _run(self, now: float) -> dict[str, Any]:
-        last, ended = self._history.last, self._seen.ended
+        last, ended = self._epochs[-1] if self._epochs else None, self._seen.ended
         return {
             "name": self._subject.job.name,
             "doing": self._seen.doing(self._subject, self._history, now),
             "at": round(now, 3),
             "startedAt": self._history.origin,
-            "epoch": None if last is None else last.epoch,
+            "epoch": None if last is None else last.number,
             "generation": None if last is None else last.generation,
             "step": None if self._seen.step is None else {"step": self._seen.step.step, "since": self._seen.step.at},
             "ended": None if ended is None else {"reason": ended.reason.value, "error": ended.failure and ended.failure.sentence},
