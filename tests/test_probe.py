@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
-from streamjoin.kernel import ranges
+from streamjoin.kernel import ranges, sweep
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, sort_run
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Encoding, KeyExpression, MainKind, MainPredicate
@@ -90,12 +91,18 @@ def covers(window: Window, left: tuple[int, int], right: tuple[int, int]) -> boo
     return left_time <= right_time // slide * slide + window.before_micros
 
 
-@pytest.fixture(params=[(4, 0), (4, 1 << 40), (1 << 15, 256)], ids=["searched-in-small-blocks", "scanned-in-small-blocks", "as-configured"])
+@pytest.fixture(
+    params=[(4, 0, 0), (4, 1 << 40, 0), (1 << 15, 256, 0), (1 << 15, 256, math.inf)],
+    ids=["searched-in-small-blocks", "scanned-in-small-blocks", "as-configured", "swept"],
+)
 def tuning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks and either way to find ranges, for runs that a test can check pair by pair."""
-    block, ratio = request.param
+    """Small blocks and each way to find pairs, for runs that a test can check pair by pair."""
+    block, ratio, matches = request.param
     monkeypatch.setattr(ranges, "BLOCK", block)
     monkeypatch.setattr(ranges, "SEARCH_RATIO", ratio)
+    if matches:
+        monkeypatch.setattr(sweep, "LEAST_PROBES", 1)
+        monkeypatch.setattr(sweep, "MOST_MATCHES", matches)
 
 
 def small_integers(rng: random.Random) -> int:
@@ -242,6 +249,54 @@ def test_slack_widens_the_candidates_and_little_more(draw: Callable[[random.Rand
                     assert (i, j) in found, story
                 elif not widened(main, 2 * slack + 2.0**-48, left_key, right_key):
                     assert (i, j) not in found, story
+
+
+def far_apart(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    return rng.integers(0, 4_000_000, count)
+
+
+def with_hot_keys(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    return np.where(rng.random(count) < 0.02, rng.choice([7, 2_000_000, 3_999_999], count), far_apart(rng, count))
+
+
+def in_clusters(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    return rng.integers(0, 40, count) * 100_000 + rng.integers(0, 300, count)
+
+
+@pytest.mark.parametrize("size", [1 << 14, 100, 17, 3])
+@pytest.mark.parametrize("draw", [far_apart, with_hot_keys, in_clusters])
+@pytest.mark.parametrize("is_float", [False, True], ids=["integers", "floats"])
+def test_a_sweep_of_long_runs_finds_every_pair_once(
+    draw: Callable[[np.random.Generator, int], NDArray[np.int64]], size: int, is_float: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "MOST_MATCHES", math.inf)
+    for seed, counts in enumerate([(2200, 2200), (2203, 9000), (30_000, 2201)]):
+        rng = np.random.default_rng(seed)
+        left, right = (np.sort(draw(rng, count)) for count in counts)
+        low, high = (0, 0) if is_float else (-2, 5)
+        expected = {(i, j) for i, key in enumerate(left) for j in range(*np.searchsorted(right, [key + low, key + high + 1]))}
+        runs = [run_of(keys.astype(np.float64 if is_float else np.int64).tolist()) for keys in (left, right)]
+        main = between(0.0, 0.0) if is_float else between(low, high)
+        interval = ranges.interval_of(main, runs[0].key, runs[1].key, 0)
+        assert sweep.sweep_of(runs[0].key, runs[1].key, interval) is not None
+        found = list(chunks(main, UNBOUNDED, runs[0], runs[1], size))
+        pairs = [pair for chunk in found for pair in chunk]
+        assert len(pairs) == len(expected)
+        assert set(pairs) == expected
+        assert all(len(chunk) == size for chunk in found[:-1])
+
+
+def test_many_matches_or_few_rows_are_not_swept() -> None:
+    few, many = np.arange(1 << 16) * 3, np.arange(1 << 16) // 3
+
+    def is_swept(main: MainPredicate, probe: NDArray[np.int64], run: NDArray[np.int64]) -> bool:
+        return sweep.sweep_of(probe, run, ranges.interval_of(main, probe, run, 0)) is not None
+
+    assert is_swept(between(0, 0), few, few)
+    assert not is_swept(between(0, 0), few[: sweep.LEAST_PROBES - 1], few)
+    assert not is_swept(between(0, 0), many, many)
+    assert not is_swept(between(0, None), few, few)
+    assert not is_swept(NOT_EQUAL, few, few)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ expansion stops and resumes inside one row's matches. Memory is one chunk and so
 
 Both runs are sorted by key, so each row of the smaller side admits a range of rows of the other, and both ends of the range only
 move up. A block of rows at a time, the ranges are found and counted (``ranges``), then expanded with the window checked on the way
-(``expansion``).
+(``expansion``). Where there are few matches, and the window covers them all, both are done at once (``sweep``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from streamjoin.kernel.expansion import Coverage, coverage_of, expansion_of
-from streamjoin.kernel.ranges import Indices, blocks_of_ranges
+from streamjoin.kernel.ranges import Indices, blocks_of_ranges, interval_of
 from streamjoin.kernel.run import Run
+from streamjoin.kernel.sweep import sweep_of
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window
@@ -45,8 +46,15 @@ class Candidates:
         size = min(self._chunk_pairs, probe.rows * run.rows)
         chunk_probe, chunk_run = np.empty(size, np.int32), np.empty(size, np.int32)
         chunk = (chunk_probe, chunk_run) if probe_side == LEFT else (chunk_run, chunk_probe)
+        interval = interval_of(self._main, probe.key, run.key, probe_side)
+        sweep = sweep_of(probe.key, run.key, interval) if coverage is Coverage.ALL else None
+        if sweep is not None:
+            for filled in sweep.fill(chunk_probe, chunk_run):
+                self.seen += filled
+                yield chunk[0][:filled], chunk[1][:filled]
+            return
         filled = 0
-        for offset, first, last, pairs in blocks_of_ranges(self._main, probe.key, run.key, probe_side):
+        for offset, first, last, pairs in blocks_of_ranges(self._main, probe.key, run.key, probe_side, interval):
             self.seen += pairs
             if not pairs:
                 continue

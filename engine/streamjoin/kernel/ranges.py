@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,34 +162,61 @@ Block = tuple[int, Indices, Indices, int]
 """Ranges of consecutive probing rows: number of the first row, first and (exclusive) last match of each, and how many in all."""
 
 
-def blocks_of_ranges(main: MainPredicate, probe: Keys, run: Keys, probe_side: int) -> Iterator[Block]:
-    """What each probing row admits by the main predicate. The arrays of a block are overwritten by the next."""
+class Interval(NamedTuple):
+    """What probing rows admit where that is an interval of keys, counted from their own."""
+
+    rows: slice
+    """The probing rows that reach into the run at all."""
+    low: Bound
+    high: Bound
+    """Integer keys: bounds are closed; float keys: each bound is 0 or None."""
+    low_strict: bool
+    high_strict: bool
+
+
+def interval_of(main: MainPredicate, probe: Keys, run: Keys, probe_side: int) -> Interval | None:
+    """What each probing row admits by the main predicate; None: no interval of keys can stand for it."""
+    low, high, low_strict, high_strict = _seen_from(main, probe_side)
+    is_float = probe.dtype == np.float64
+    if main.kind is not MainKind.RANGE or (is_float and (main.slack or low or high)):
+        return None
+    if not is_float:
+        low, high = (low + 1 if low_strict and low is not None else low), (high - 1 if high_strict and high is not None else high)
+        low_strict = high_strict = False
+    # The probing rows that reach into the run at all; what is left cannot overflow to where it would match something else.
+    start = 0 if high is None else _rank(probe, run[0].item() - high, after=high_strict)
+    stop = len(probe) if low is None else _rank(probe, run[-1].item() - low, after=not low_strict)
+    return Interval(slice(start, stop), low, high, low_strict, high_strict)
+
+
+def _seen_from(main: MainPredicate, probe_side: int) -> tuple[Bound, Bound, bool, bool]:
+    """Its bounds of the run's key less the probing key, and which of them are strict."""
     low, high = main.low, main.high
     low_strict, high_strict = main.low_strict and low is not None, main.high_strict and high is not None
     if probe_side == RIGHT:
         low, high = (None if high is None else -high), (None if low is None else -low)
         low_strict, high_strict = high_strict, low_strict
-    is_float = probe.dtype == np.float64
-    if main.kind is MainKind.ALL or (main.kind is MainKind.NOT_EQUAL and main.slack):
+    return low, high, low_strict, high_strict
+
+
+def blocks_of_ranges(main: MainPredicate, probe: Keys, run: Keys, probe_side: int, interval: Interval | None) -> Iterator[Block]:
+    """What each probing row admits by the main predicate (``interval``: of which that is). The arrays of a block are overwritten by the
+    next."""
+    if interval is not None:
+        yield from _intervals(probe, run, interval)
+    elif main.kind is MainKind.ALL or (main.kind is MainKind.NOT_EQUAL and main.slack):
         yield from _constant(slice(0, len(probe)), 0, len(run))
     elif main.kind is MainKind.NOT_EQUAL:
         rows = slice(0, len(probe))
         before, after = _block(rows, 0), _block(rows, len(run))
-        for offset, first, last, _ in _intervals(probe, run, 0, 0, False, False, rows):
+        for offset, first, last, _ in _intervals(probe, run, Interval(rows, 0, 0, low_strict=False, high_strict=False)):
             count = len(first)
             yield offset, before[:count], first, int(first.sum(dtype=np.int64))
             yield offset, last, after[:count], count * len(run) - int(last.sum(dtype=np.int64))
-    elif is_float and (main.slack or low or high):
+    else:
+        low, high, low_strict, high_strict = _seen_from(main, probe_side)
         minimum, maximum = -math.inf if low is None else float(low), math.inf if high is None else float(high)
         yield from _differences(probe, run, minimum, maximum, low_strict, high_strict, main.slack)
-    else:
-        if not is_float:
-            low, high = (low + 1 if low_strict and low is not None else low), (high - 1 if high_strict and high is not None else high)
-            low_strict = high_strict = False
-        # The probing rows that reach into the run at all; what is left cannot overflow to where it would match something else.
-        start = 0 if high is None else _rank(probe, run[0].item() - high, after=high_strict)
-        stop = len(probe) if low is None else _rank(probe, run[-1].item() - low, after=not low_strict)
-        yield from _intervals(probe, run, low, high, low_strict, high_strict, slice(start, stop))
 
 
 def _block(rows: slice, value: int = 0) -> Indices:
@@ -206,16 +233,17 @@ def _constant(rows: slice, first: int, last: int) -> Iterator[Block]:
         yield offset, firsts[:count], lasts[:count], count * (last - first)
 
 
-def _intervals(probe: Keys, run: Keys, low: Bound, high: Bound, low_strict: bool, high_strict: bool, rows: slice) -> Iterator[Block]:
-    """The rows admit intervals of keys. Integer keys: bounds are closed; float keys: each bound is 0 or None."""
+def _intervals(probe: Keys, run: Keys, interval: Interval) -> Iterator[Block]:
+    """The rows admit intervals of keys."""
+    rows, low, high, low_strict, high_strict = interval
     if rows.start >= rows.stop:
         return
     first, last, position = _block(rows), _block(rows), np.zeros(2, np.int64)
     ranges = search_ranges if len(run) >= SEARCH_RATIO * (rows.stop - rows.start) else scan_ranges
     for offset in range(rows.start, rows.stop, BLOCK):
         keys = probe[offset : min(offset + BLOCK, rows.stop)]
-        lows, below = _ends(keys, low, low_strict, up=False)
-        highs, above = _ends(keys, high, high_strict, up=True)
+        lows, below = ends(keys, low, low_strict, up=False)
+        highs, above = ends(keys, high, high_strict, up=True)
         if offset == rows.start:
             position[0] = np.searchsorted(run, lows[0] + below)
             position[1] = len(run) if high is None else np.searchsorted(run, highs[0] + above, "right")
@@ -223,7 +251,7 @@ def _intervals(probe: Keys, run: Keys, low: Bound, high: Bound, low_strict: bool
         yield offset, first[: len(keys)], last[: len(keys)], pairs
 
 
-def _ends(keys: Keys, by: Bound, strict: bool, *, up: bool) -> tuple[Keys, int | float]:
+def ends(keys: Keys, by: Bound, strict: bool, *, up: bool) -> tuple[Keys, int | float]:
     """The upper or lower ends (closed) of the intervals that the keys admit: numbers, and what is to be added to each."""
     if keys.dtype == np.float64:
         outward = math.inf if up else -math.inf

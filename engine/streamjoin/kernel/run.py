@@ -432,7 +432,7 @@ def _even(members: Sequence[int], runs: Sequence[Sized]) -> list[int]:
 
 def warm() -> None:
     """Compiles every native function of the kernel, or loads it from the cache on disk: before a worker's first epoch."""
-    for module in ("probe", "marks", "near"):
+    for module in ("probe", "sweep_native", "marks", "near"):
         importlib.import_module(f"streamjoin.kernel.{module}")
     compile_all()
     _numpy_is_faster()
