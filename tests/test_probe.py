@@ -265,21 +265,29 @@ def in_clusters(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("size", [1 << 14, 100, 17, 3])
 @pytest.mark.parametrize("draw", [far_apart, with_hot_keys, in_clusters])
+@pytest.mark.parametrize("window", [UNBOUNDED, Window(WindowKind.RANGE, 20, 30)], ids=lambda window: window.kind)
 @pytest.mark.parametrize("is_float", [False, True], ids=["integers", "floats"])
 def test_a_sweep_of_long_runs_finds_every_pair_once(
-    draw: Callable[[np.random.Generator, int], NDArray[np.int64]], size: int, is_float: bool, monkeypatch: pytest.MonkeyPatch
+    draw: Callable[[np.random.Generator, int], NDArray[np.int64]],
+    size: int,
+    window: Window,
+    is_float: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweep, "MOST_MATCHES", math.inf)
     for seed, counts in enumerate([(2200, 2200), (2203, 9000), (30_000, 2201)]):
         rng = np.random.default_rng(seed)
         left, right = (np.sort(draw(rng, count)) for count in counts)
         low, high = (0, 0) if is_float else (-2, 5)
-        expected = {(i, j) for i, key in enumerate(left) for j in range(*np.searchsorted(right, [key + low, key + high + 1]))}
-        runs = [run_of(keys.astype(np.float64 if is_float else np.int64).tolist()) for keys in (left, right)]
+        times = [rng.integers(0, 100, count) for count in counts]
+        candidates = [(i, j) for i, key in enumerate(left) for j in range(*np.searchsorted(right, [key + low, key + high + 1]))]
+        expected = {(i, j) for i, j in candidates if covers(window, (times[0][i], 0), (times[1][j], 0))}
+        kind = np.float64 if is_float else np.int64
+        runs = [run_of(keys.astype(kind).tolist(), moments.tolist()) for keys, moments in zip((left, right), times, strict=True)]
         main = between(0.0, 0.0) if is_float else between(low, high)
         interval = ranges.interval_of(main, runs[0].key, runs[1].key, 0)
         assert sweep.sweep_of(runs[0].key, runs[1].key, interval) is not None
-        found = list(chunks(main, UNBOUNDED, runs[0], runs[1], size))
+        found = list(chunks(main, window, runs[0], runs[1], size))
         pairs = [pair for chunk in found for pair in chunk]
         assert len(pairs) == len(expected)
         assert set(pairs) == expected

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamjoin.kernel.joiner import Members, Pairs
 from streamjoin.kernel.near import pairs_in_time, times_of_pairs
-from streamjoin.kernel.run import AUX, TIME
+from streamjoin.kernel.run import AUX, TIME, Run
 from streamjoin.language.predicate import INT64_MIN
 from streamjoin.language.window import Window, WindowKind
 
@@ -29,6 +29,9 @@ class Nearness(Protocol):
 
     def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
         """The places of pairs of which that is so, ascending."""
+
+    def is_plain(self, streams: tuple[Members, Members], runs: tuple[Run, Run]) -> bool:
+        """Whether the extremes of two runs' times say of all of their pairs that it is so. O(1)."""
 
     def columns(self, members: Sequence[str]) -> list[str]:
         """The columns that partial results of these streams carry."""
@@ -59,6 +62,16 @@ class InTime(Nearness):
         places = np.empty(pairs.count, np.int32)
         found: NDArray[np.int32] = places[: pairs_in_time(*self._sides(pairs, places))]
         return found
+
+    def is_plain(self, streams: tuple[Members, Members], runs: tuple[Run, Run]) -> bool:
+        newest, ends = [], []
+        for members, run in zip(streams, runs, strict=True):
+            end = run.time_min if len(members) == 1 else run.aux_min
+            if run.time_max is None or end is None:
+                return False
+            newest.append(run.time_max)
+            ends.append(end + self.spans[members[0]] if len(members) == 1 else end)
+        return max(newest) <= min(ends)
 
     def columns(self, members: Sequence[str]) -> list[str]:
         return [TIME, AUX]
@@ -94,6 +107,9 @@ class InRows(Nearness):
 
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
         return True
+
+    def is_plain(self, streams: tuple[Members, Members], runs: tuple[Run, Run]) -> bool:
+        return False
 
     def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
         first, second = pairs.sides.items()

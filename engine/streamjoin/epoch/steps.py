@@ -164,7 +164,7 @@ class Step:
         ``first``: the references of the first rows of both batches, of use where they have no references of their own.
         """
         self.joiner.first_references = first[::-1] if self.side == LEFT else first
-        yield from self.joiner.join(*((held, probing) if self.side == LEFT else (probing, held)))
+        yield from self.joiner.of_runs(*((held, probing) if self.side == LEFT else (probing, held)))
 
     def join_pairs(self, probing: Rows, held: Rows) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, as ``join`` gives it; the held tuples have references of their own where they need any."""
@@ -222,6 +222,15 @@ class _StepJoiner(Joiner):
         times = [] if near is None else [pa.field(name, pa.int64()) for name in near.columns(sorted({*streams[0], *streams[1]}))]
         references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
         self.batch_schema = self.output_schema if gives_results else pa.schema([*times, *references, *self.output_schema])
+
+    def of_runs(self, left: Run, right: Run) -> Iterator[pa.RecordBatch]:
+        """What these runs give, as ``join`` gives it."""
+        checks = self._checks
+        self._checks = checks and self._near is not None and not self._near.is_plain(self._streams, (left, right))
+        try:
+            yield from self.join(left, right)
+        finally:
+            self._checks = checks
 
     def of_pairs(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, in batches. O(pairs)."""

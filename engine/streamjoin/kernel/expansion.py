@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.ranges import ONE, ZERO, saturated_sum
@@ -19,6 +20,9 @@ from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 
 FEW = np.uint64(4)
+
+Times = NDArray[np.int64]
+"""Microseconds."""
 
 
 @native((read("int32"), read("int32"), write("int64"), "int64", "int64", write("int32"), write("int32")))
@@ -95,6 +99,18 @@ def expand_between(
         i += 1
         j = ZERO
     state[0], state[1] = i, j
+    return int(count)
+
+
+@native((write("int32"), write("int32"), "int64", "int64", read("int64"), read("int64"), read("int64")))
+def keep_between(probe_rows: Any, run_rows: Any, start: int, stop: int, earliest: Any, latest: Any, times: Any) -> int:
+    """Of the pairs from ``start`` to ``stop``, keeps those that :func:`expand_between` would write. Returns where they end. O(pairs)."""
+    count = np.uint64(start)
+    for place in range(start, stop):
+        probe_row, run_row = probe_rows[place], run_rows[place]
+        time, row = times[np.uint64(run_row)], np.uint64(probe_row)
+        probe_rows[count], run_rows[count] = probe_row, run_row
+        count += np.uint64((time >= earliest[row]) & (time <= latest[row]))
     return int(count)
 
 
@@ -208,24 +224,30 @@ def expansion_of(
     """The kernel that expands a block of probing rows, and the arguments that it needs besides the ranges and the chunk."""
     if coverage is Coverage.ALL:
         return expand, ()
+    if window.kind is WindowKind.RANGE:
+        return expand_between, between(window, probe, run, probe_side, rows)
+    assert probe.time is not None
+    assert probe.aux is not None
+    return expand_rows, (probe.time[rows], probe.aux[rows], run.time, run.aux, window.rows, probe_side)
+
+
+def between(window: Window, probe: Run, run: Run, probe_side: int, rows: slice) -> tuple[Times, Times, Times]:
+    """Of these probing rows, the earliest and the latest time that the window of time admits; and the run's times."""
     assert probe.time is not None
     assert run.time is not None
     time = probe.time[rows]
-    if window.kind is WindowKind.ROWS:
-        assert probe.aux is not None
-        return expand_rows, (time, probe.aux[rows], run.time, run.aux, window.rows, probe_side)
     (lowest, highest), slide = _known(probe.time_min, probe.time_max), window.slide_micros
     back, forth = window.before_micros, window.after_micros
     if probe_side == RIGHT:
         back, forth = forth, back
     earliest = saturated_sum(time, -back, lowest, highest)
     if not slide:
-        return expand_between, (earliest, saturated_sum(time, forth, lowest, highest), run.time)
+        return earliest, saturated_sum(time, forth, lowest, highest), run.time
     # The earlier tuple's time counts from its multiple of the slide, so of an earlier partner it is the multiple that must not be before
     # ``earliest``: its time then is not before the next multiple. At equal times the left tuple is the earlier one.
     assert probe.aux is not None
     earliest += (slide - earliest % slide) % slide
     latest = saturated_sum(probe.aux[rows], forth, lowest - slide, highest)
     if probe_side == LEFT:
-        return expand_between, (np.minimum(earliest, time), np.maximum(latest, time - 1), run.time)
-    return expand_between, (np.minimum(earliest, time + 1), np.maximum(latest, time), run.time)
+        return np.minimum(earliest, time), np.maximum(latest, time - 1), run.time
+    return np.minimum(earliest, time + 1), np.maximum(latest, time), run.time

@@ -6,7 +6,6 @@ for. So the probing rows are cut into four stretches, which are swept side by si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,15 +33,16 @@ class Sweep:
     offset: int
     """The first probing row."""
 
-    def fill(self, chunk_probe: Indices, chunk_run: Indices) -> Iterator[int]:
-        """The numbers of pairs that the chunk has, each time that it has been filled anew: whole but for the last time."""
+    @property
+    def is_over(self) -> bool:
+        """All have been found."""
+        return bool(self.state[0] * STRETCHES >= len(self.ends[0]))
+
+    def fill(self, filled: int, chunk_probe: Indices, chunk_run: Indices) -> int:
+        """How many pairs a chunk has, of which so many were there before: it is full, unless there are no more."""
         from streamjoin.kernel.sweep_native import sweep  # loads Numba
 
-        length = -(-len(self.ends[0]) // STRETCHES)
-        while self.state[0] < length:
-            filled = sweep(*self.ends, self.run, self.state, self.offset, chunk_probe, chunk_run)
-            if filled:
-                yield filled
+        return sweep(*self.ends, self.run, self.state, self.offset, filled, chunk_probe, chunk_run)
 
 
 def sweep_of(probe: Keys, run: Keys, interval: Interval | None) -> Sweep | None:

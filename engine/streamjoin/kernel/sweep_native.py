@@ -48,21 +48,23 @@ def count_up_to(context: Any, keys: Any, place: Any, key: Any) -> Any:
     return _counted("<=", int(FEW), keys, place, key)
 
 
-_REST = (write("int64"), "int64", write("int32"), write("int32"))
+_REST = (write("int64"), "int64", "int64", write("int32"), write("int32"))
 
 
 @native(
     (read("int64"), "int64", read("int64"), "int64", read("int64"), *_REST),
     (read("float64"), "float64", read("float64"), "float64", read("float64"), *_REST),
 )
-def sweep(lows: Any, below: Any, highs: Any, above: Any, run: Any, state: Any, offset: int, probe_rows: Any, run_rows: Any) -> int:
+def sweep(
+    lows: Any, below: Any, highs: Any, above: Any, run: Any, state: Any, offset: int, filled: int, probe_rows: Any, run_rows: Any
+) -> int:
     """Writes the pairs of a probing row and a row of ``run`` inside its interval [low + below, high + above], whose ends ascend, from
-    ``state`` on, until the chunk is full. Returns how many they are.
+    ``state`` on, until the chunk is full. Returns how many pairs the chunk then has, of which ``filled`` were there before.
 
     ``state``: how many rows of each stretch are done; of the next rows, with which stretch and which match to go on; and by stretch, the
     place in the run that it has come to. The first probing row is row ``offset`` of its own run. O(probes + rows / 16 + pairs).
     """
-    rows, probes, capacity, count = np.uint64(len(run)), np.uint64(len(lows)), np.uint64(len(run_rows)), ZERO
+    rows, probes, capacity, count = np.uint64(len(run)), np.uint64(len(lows)), np.uint64(len(run_rows)), np.uint64(filled)
     length = (probes + STRETCHES - ONE) // STRETCHES
     second, third, fourth = length, length + length, length + length + length
     done, stretch, match = np.uint64(state[0]), np.uint64(state[1]), np.uint64(state[2])
