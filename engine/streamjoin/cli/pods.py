@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from streamjoin.cli.exits import Exit, Failure
+from streamjoin.endpoint import endpoint
 
 if TYPE_CHECKING:
     from streamjoin.cli.run import Options
@@ -112,9 +113,9 @@ class Pods:
         if missing:
             remedy = "streamjoin driver runs in a pod that the operator makes; elsewhere, use streamjoin run"
             raise Failure(Exit.USAGE, f"{', '.join(missing)}: not in the environment; {remedy}")
-        host = bracketed(environment["KUBERNETES_SERVICE_HOST"])
         image, namespace, pod, address = (environment[name] for name in wanted[:4])
-        server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
+        host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+        server = f"https://{endpoint(host, port)}"
         policy = environment.get("STREAMJOIN_IMAGE_PULL_POLICY", "IfNotPresent")
         return cls(template, secrets, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server)
 
@@ -208,11 +209,6 @@ def certificate_problem(tls: Tls) -> str | None:
 def worker_ports(workers_per_executor: int) -> tuple[int, ...]:
     """The ports at which the workers of an executor take pieces; each worker uses the first that is free."""
     return tuple(range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + workers_per_executor))
-
-
-def bracketed(host: str) -> str:
-    """A host as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host
 
 
 def run_driver(options: Options, revision: str | None) -> int:

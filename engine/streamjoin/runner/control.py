@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from streamjoin.endpoint import parts_of
 from streamjoin.runner.security import Gate, Security
 
 PROOF_SECONDS = 10.0
@@ -234,12 +235,12 @@ async def call(address: str, security: Security, listen: Callable[[Connection], 
     """A worker's connection to the driver at ``host:port``. Raises OSError when that cannot be reached, or is another's."""
     loop = asyncio.get_running_loop()
     hub = _Hub(loop)
-    host, port = address.rsplit(":", 1)
+    host, port = parts_of(address)
     async with asyncio.timeout(PROOF_SECONDS):
         _, connection = await loop.create_connection(
             lambda: Connection(hub, security, listen, None),
-            host.strip("[]"),
-            int(port),
+            host,
+            port,
             ssl=security.client_context(),
             server_hostname=None if security.tls is None else security.tls.name,
         )

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from streamjoin.endpoint import endpoint
 from streamjoin.epoch.spec import Piece
 from streamjoin.runner.security import Gate, Security, shut_down
 
@@ -98,7 +99,7 @@ class Exchange:
         self.moved = 0
         """Pieces sent and received: whoever watches sees by it that there is progress."""
         self._server = _serve(self, host, ports)
-        self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        self.address = endpoint(host, self._server.port)
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
         self._beats.start()
 
@@ -349,11 +350,10 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
 def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:
     security = exchange._security
-    bracketed = f"[{host}]" if ":" in host else host
     failure: Exception | None = None
     for port in ports:
         try:
-            return _Server(exchange, f"{security.scheme}://{bracketed}:{port}", security.server(exchange.gate))
+            return _Server(exchange, f"{security.scheme}://{endpoint(host, port)}", security.server(exchange.gate))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             failure = error
     raise OSError(f"{host}: none of the ports {ports[0]} to {ports[-1]} can be served on: {failure}")

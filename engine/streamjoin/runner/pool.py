@@ -29,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from streamjoin.endpoint import endpoint
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec, Shared
 from streamjoin.runner.attempt import Attempt
@@ -91,9 +92,8 @@ class Pool:
         """When anything of any attempt last moved."""
         self._closed = threading.Event()
         self.gate = Gate(security)
-        bracketed = f"[{host}]" if ":" in host else host
         self._server = ControlServer(security, self.gate, lambda connection: _Caller(self, connection).heard, host=host, port=port)
-        self.address = f"{bracketed}:{self._server.port}"
+        self.address = endpoint(host, self._server.port)
         self.hosts = hosts(self)
         self._reading = Reading()
         self._watch = threading.Thread(target=self._beat, name="watch", daemon=True)

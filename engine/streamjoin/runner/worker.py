@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
+from streamjoin.endpoint import parts_of
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Part, join, rounds_among_tasks
 from streamjoin.epoch.joined import Joined, reports_of
@@ -288,11 +289,10 @@ def serve(
 
 def _own_address(driver: str) -> str | None:
     """The address of this machine, or pod, by which the driver's is reached; None when the driver is gone."""
-    host, port = driver.rsplit(":", 1)
     deadline = time.monotonic() + RECONNECT_SECONDS
     while True:
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=RECONNECT_SECONDS) as connection:
+            with socket.create_connection(parts_of(driver), timeout=RECONNECT_SECONDS) as connection:
                 return str(connection.getsockname()[0])
         except OSError:
             if time.monotonic() > deadline:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyarrow import flight, ipc
 
 from streamjoin.bearer import Token
+from streamjoin.endpoint import endpoint
 from streamjoin.query.continuous import Position
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.messages import Form
@@ -48,13 +49,12 @@ class FlightPort:
 
     def __init__(self, api: QueryApi, address: str = "127.0.0.1", port: int = 0, *, token: Token | None = None) -> None:
         """``port`` 0: any that is free."""
-        family = _is_free(address, port)
-        host = f"[{address}]" if family is socket.AF_INET6 else address
+        _require_free(address, port)
         self._patience = _Patience()
         gate = _Gate(Admission({CALL: (METHOD,)}, token), address)
-        self._server = _Server(api, self._patience, f"grpc://{host}:{port}", gate)
+        self._server = _Server(api, self._patience, f"grpc://{endpoint(address, port)}", gate)
         self._patience.port = self._server.port
-        self.url = f"grpc://{host}:{self._server.port}"
+        self.url = f"grpc://{endpoint(address, self._server.port)}"
 
     def close(self) -> None:
         self._patience.close()
@@ -67,7 +67,7 @@ class FlightPort:
         self.close()
 
 
-def _is_free(address: str, port: int) -> socket.AddressFamily:
+def _require_free(address: str, port: int) -> None:
     """Raises OSError where the port is another's: gRPC would share it."""
     try:
         family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -77,7 +77,6 @@ def _is_free(address: str, port: int) -> socket.AddressFamily:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         tried.bind(where)
         tried.listen(1)
-    return family
 
 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]

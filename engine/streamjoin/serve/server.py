@@ -24,6 +24,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import make_wsgi_app
 
 from streamjoin import pages
+from streamjoin.endpoint import endpoint
 from streamjoin.serve.admission import Answer, Content, Refused, Request, Stream
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
@@ -163,8 +164,7 @@ class DriverServer:
             raise OSError(0, "not an address") from error
         self._server = _Server(family, where)
         self._server.set_app(_application(metrics, api, str(self._server.server_address[0])))
-        host = f"[{address}]" if ":" in address else address
-        self.url = f"http://{host}:{self._server.server_address[1]}"
+        self.url = f"http://{endpoint(address, self._server.server_address[1])}"
         """Without a path."""
         self._thread = Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), name="http", daemon=True)
         self._thread.start()
