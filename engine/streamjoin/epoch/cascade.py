@@ -89,6 +89,8 @@ class Cascade:
         """By head, what is sent in each round."""
         self._round, self._fetching_from = 0, fetching_from(ways)
         self._asking = cache(Asking)
+        self._staying: dict[int, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)
+        """Partial results for areas of this task, by the step that they are for."""
         self._waiting: dict[int, list[Run]] = {}
         """Partial results for which all that is held is brought, by the step that they wait for."""
         self._questions: dict[tuple[int, int], tuple[pa.RecordBatch, dict[int, Selection]]] = {}
@@ -178,6 +180,8 @@ class Cascade:
         parts: dict[int, list[Run]] = defaultdict(list)
         for piece in pieces:
             parts[piece.area].append(Run.of(ipc.read_record_batch(piece.data, self._before(step).schema)))
+        for index, batch in self._staying.pop(step.number, ()):
+            parts[index].append(Run.of(batch))
         for index, runs in sorted(parts.items()):
             for run in merge_in_chunks(runs, CHUNK_BYTES):
                 self._join(step, index, run)
@@ -307,7 +311,9 @@ class Cascade:
         for batch, routes in self._routed(step):
             for index, selection in routes:
                 piece = rows_selected(batch, selection)
-                if piece.num_rows:
+                if piece.num_rows and index in self._areas:
+                    self._staying[step.number].append((index, piece))
+                elif piece.num_rows:
                     yield self._piece(step, index, piece)
 
     def _asked_for(self, step: Step) -> Iterator[Piece]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +116,8 @@ class Step:
         self.fetched = tuple(graph.streams[member] for member in members if join.at_end(member)) if fetches else ()
         """The streams to which results of this step have references."""
         self.gives_results = self.is_last and not self.fetched
-        carried = _carried(join, {*members, stream}, following, at_end={stream} if fetches and self.is_last else set() if fetches else None)
+        at_end = {stream} if fetches and self.is_last else set() if fetches else None
+        carried = _carried(join, members, stream, following, at_end=at_end)
         refers = self.fetched
         if fetches and not self.is_last and join.at_end(stream):
             refers = (*self.fetched, graph.streams[stream])
@@ -142,6 +144,7 @@ class Step:
             near=self.near,
             refers=refers,
             gives_results=self.gives_results,
+            key=(own, self.key_type) if following and _keeps_key(join, members, stream, following[0]) else None,
         )
         self.next_probing: int | None = None
         """The place by which what is found goes on."""
@@ -156,7 +159,7 @@ class Step:
             self._key = place.key
             self._prefix, self._keyed = graph.streams[place.stream], join.schemas[place.stream]
             first = [pa.field(KEY, key_type(place.key)), pa.field(UNIT, pa.uint32())]
-            self.schema = pa.schema([*first, *self.joiner.batch_schema])
+            self.schema = pa.schema([*first, *(field for field in self.joiner.batch_schema if field.name != KEY)])
 
     def join(self, probing: Run, held: Run, first: tuple[int, int] = (0, 0)) -> Iterator[pa.RecordBatch]:
         """What the probing tuples give with these: results, or partial ones that are yet to be made ``ready``.
@@ -176,14 +179,17 @@ class Step:
         units, and all are 0."""
         assert self.schema is not None
         batch = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
-        if self._key is None:
+        columns = batch.columns
+        if self.joiner.keeps_key:
+            key, valid, columns = columns[0].to_numpy(), None, columns[1:]
+        elif self._key is None:
             key, valid = np.zeros(batch.num_rows, np.int64), None
         else:
             own = [name for name in batch.schema.names if name.startswith(f"{self._prefix}.")]
             bare = pa.RecordBatch.from_arrays([batch.column(name) for name in own], [name.partition(".")[2] for name in own])
             key, valid = encode_keys(bare, self._key, self._keyed)
         units = np.zeros(batch.num_rows, np.uint32) if salt is None else units_of(scattered(salt, np.arange(batch.num_rows)))
-        batch = pa.RecordBatch.from_arrays([pa.array(key), pa.array(units), *batch.columns], schema=self.schema)
+        batch = pa.RecordBatch.from_arrays([pa.array(key), pa.array(units), *columns], schema=self.schema)
         order = sort_order(key) if valid is None or valid.all() else np.flatnonzero(valid)[sort_order(key[valid])]
         return take(batch, pa.array(order))
 
@@ -211,9 +217,11 @@ class _StepJoiner(Joiner):
         near: Nearness | None,
         refers: tuple[str, ...],
         gives_results: bool,
+        key: tuple[Members, pa.DataType] | None,
     ) -> None:
+        """``key``: whose key results go on by, and its type; None: it is another one, if there is any."""
         super().__init__(edge.main, window, residual, where, output or [NOTHING], streams)
-        self._near, self._refers, self._gives_results = near, refers, gives_results
+        self._near, self._refers, self._gives_results, self._key = near, refers, gives_results, key
         self._checks = near is not None and near.is_checked(streams)
         self.met = 0
         """Pairs so far that the main predicate and the window admit."""
@@ -221,7 +229,13 @@ class _StepJoiner(Joiner):
         """By side, of the first row of the batch."""
         times = [] if near is None else [pa.field(name, pa.int64()) for name in near.columns(sorted({*streams[0], *streams[1]}))]
         references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
-        self.batch_schema = self.output_schema if gives_results else pa.schema([*times, *references, *self.output_schema])
+        keys = [] if key is None else [pa.field(KEY, key[1])]
+        self.batch_schema = self.output_schema if gives_results else pa.schema([*keys, *times, *references, *self.output_schema])
+
+    @property
+    def keeps_key(self) -> bool:
+        """Whether results have the key by which they go on, as their first column."""
+        return self._key is not None
 
     def of_runs(self, left: Run, right: Run) -> Iterator[pa.RecordBatch]:
         """What these runs give, as ``join`` gives it."""
@@ -254,8 +268,12 @@ class _StepJoiner(Joiner):
         results = super().batch(pairs)
         if self._gives_results:
             return results
-        times = () if self._near is None else self._near.carried(pairs)
-        found = [pa.array(values) for values in (*times, *(self._references(pairs, stream) for stream in self._refers))]
+        carried: list[NDArray[Any]] = [] if self._near is None else self._near.carried(pairs)
+        carried += [self._references(pairs, stream) for stream in self._refers]
+        if self._key is not None:
+            batch, rows = pairs.sides[self._key[0]]
+            carried.insert(0, batch.column(KEY).to_numpy()[rows])
+        found = [pa.array(values) for values in carried]
         return pa.RecordBatch.from_arrays([*found, *results.columns], schema=self.batch_schema)
 
     def _references(self, pairs: Pairs, stream: str) -> NDArray[np.int64]:
@@ -295,28 +313,43 @@ def reference_to(stream: str) -> str:
     return f"_reference.{stream}"
 
 
-def _carried(join: ManyJoin, members: set[int], following: Sequence[int], at_end: set[int] | None) -> list[tuple[str, Expression]]:
-    """The columns of these streams that later steps read, and of ``at_end`` (None: of all) those that the output reads."""
+def _keeps_key(join: ManyJoin, members: Sequence[int], stream: int, after: int) -> bool:
+    """Whether what probed for this stream has the key by which results go on to the stream ``after``: the same key, or an equal one."""
+    graph = join.graph
+    edge, onward = graph.edge_to(stream, frozenset(members)), graph.edge_to(after, frozenset((*members, stream)))
+    assert edge is not None
+    assert onward is not None
+    side, place = graph.ends(edge).index(stream), onward.places[1 - graph.ends(onward).index(after)]
+    is_equal = edge.main.is_equality and not edge.main.slack
+    return graph.places[place].key is not None and (place == edge.places[1 - side] or (place == edge.places[side] and is_equal))
+
+
+def _carried(
+    join: ManyJoin, members: Sequence[int], stream: int, following: Sequence[int], at_end: set[int] | None
+) -> list[tuple[str, Expression]]:
+    """The columns of these streams, the last one among them, that later steps read, and of ``at_end`` (None: of all) those that the output
+    reads."""
     graph, schemas = join.graph, join.by_name
-    names = {graph.streams[member] for member in members}
-    read: set[Name] = {name for member in (members if at_end is None else at_end) for name in join.at_end(member)}
-    done = set(members)
-    for stream in following:
-        edge = graph.edge_to(stream, frozenset(done))
+    done = [*members, stream]
+    names = {graph.streams[member] for member in done}
+    read: set[Name] = {name for member in (done if at_end is None else at_end) for name in join.at_end(member)}
+    for after in following:
+        edge = graph.edge_to(after, frozenset(done))
         assert edge is not None
-        for condition in (*_residual_of(edge, schemas), *graph.checks_at(stream, frozenset(done))):
+        for condition in (*_residual_of(edge, schemas), *graph.checks_at(after, frozenset(done))):
             read |= condition.columns
-        place = graph.places[edge.places[1 - graph.ends(edge).index(stream)]]
+        place = graph.places[edge.places[1 - graph.ends(edge).index(after)]]
         name = graph.streams[place.stream]
-        for sql in () if place.key is None else place.key.sql:
-            read |= parse_expression(sql, {name: schemas[name]}).columns
-        done.add(stream)
+        if place.key is not None and not _keeps_key(join, done[:-1], done[-1], after):
+            for sql in place.key.sql:
+                read |= parse_expression(sql, {name: schemas[name]}).columns
+        done.append(after)
     return [
-        (column_of(("", ""), (stream, column.name)), Expression.of(Reference(stream, column.name, column.type)))
-        for stream in graph.streams
-        if stream in names
-        for column in schemas[stream]
-        if (stream, column.name) in read
+        (column_of(("", ""), (own, column.name)), Expression.of(Reference(own, column.name, column.type)))
+        for own in graph.streams
+        if own in names
+        for column in schemas[own]
+        if (own, column.name) in read
     ]
 
 

@@ -1,0 +1,58 @@
+"""What partial results carry to their next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import make_job
+from streamjoin.epoch.steps import ManyJoin, Step
+from streamjoin.kernel.run import KEY
+
+STREAM = {"schema": "id BIGINT, k BIGINT, m BIGINT, s STRING, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
+
+
+def first_steps(root: Path, on: str) -> dict[str, Step]:
+    """By order of the streams, the first step of a sequence of two; orders that the condition does not connect are left out."""
+    streams = [STREAM | {"name": name, "source": {"files": {"path": str(root / name), "format": "parquet"}}} for name in "abc"]
+    sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
+    output = {"select": [f"{name}.id AS {name}" for name in "abc"], "sink": sink}
+    job = make_job(root, streams=streams, on=on, window={"within": "5s"}, output=output)
+    join, (placed,) = job.joins[0], job.graphs
+    many = ManyJoin(join.name, placed, tuple(stream.schema for stream in job.streams), join.window, join.where, join.output)
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    return {
+        "".join("abc"[each] for each in order): Step(many, 0, order[:1], order[1], order[2:], fetches=False)
+        for order in orders
+        if many.graph.edge_to(order[1], frozenset(order[:1])) and many.graph.edge_to(order[2], frozenset(order[:2]))
+    }
+
+
+def carried(step: Step) -> list[str]:
+    return [name for name in step.joiner.batch_schema.names if not name.startswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("on", "kept"),
+    [
+        ("a.k = b.k AND a.k = c.k", {"abc": True, "acb": True, "bac": True, "cab": True}),
+        ("a.k = b.k AND b.m = c.m", {"abc": False, "bac": False, "bca": False, "cba": False}),
+        # The key of the tuples that probed, or an equal one; a key that is only near is another.
+        ("abs(a.k - b.k) <= 5 AND abs(a.k - c.k) <= 3", {"abc": True, "acb": True, "bac": False, "cab": False}),
+    ],
+)
+def test_results_keep_a_key_by_which_they_go_on_and_not_its_columns(tmp_path: Path, on: str, kept: dict[str, bool]) -> None:
+    steps = first_steps(tmp_path, on)
+    assert {order: step.joiner.keeps_key for order, step in steps.items()} == kept
+    for order, step in steps.items():
+        assert step.joiner.keeps_key == (KEY in step.joiner.batch_schema.names)
+        assert step.schema is not None
+        assert step.schema.names.count(KEY) == 1
+        assert all(column.endswith(".id") for column in carried(step)) == kept[order], carried(step)
+
+
+def test_texts_are_carried_as_their_keys_do_not_tell_all(tmp_path: Path) -> None:
+    step = first_steps(tmp_path, "a.s = b.s AND a.s = c.s")["abc"]
+    assert step.joiner.keeps_key
+    assert "a.s" in carried(step)
