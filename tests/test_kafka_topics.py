@@ -9,13 +9,16 @@ import json
 import random
 import re
 from collections import Counter
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 
 from harness import Crash
 from kafka_broker import KafkaBroker
@@ -148,6 +151,41 @@ def test_a_plan_takes_as_many_requests_whatever_the_number_of_topics(topics: Top
     asked.clear()
     source.plan(plan.position, 100, 0.0)
     assert asked["list_topics"] == 0, "which topics there are is asked once an interval"
+
+
+def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topics: Topics) -> None:
+    """librdkafka may answer without an offset, and without an error, while the partition's leader comes back."""
+    topics.make("back")
+    topics.put("back", 0, 10)
+    source = topics.source()
+    position = source.plan(None, 100, 0.0).position
+    topics.put("back", 0, 5)
+    answers = 0
+
+    class Unsure:
+        def __init__(self, admin: Any) -> None:
+            self._admin = admin
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._admin, name)
+
+        def list_offsets(self, partitions: dict[TopicPartition, Any], **options: Any) -> Any:
+            nonlocal answers
+            answers += 1
+            found = self._admin.list_offsets(partitions, **options)
+            if answers > 4:
+                return found
+            unknown: Future[Any] = Future()
+            unknown.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+            return dict.fromkeys(found, unknown)
+
+    source._brokers._admin = Unsure(source._brokers._admin)
+    assert source.plan(position, 100, 0.0).records == 5
+    assert answers == 6
+    source._brokers._client = replace(source._brokers._client, timeout_seconds=0.3)
+    answers = -1_000
+    with pytest.raises(UnavailableError, match="Leader not available"):
+        source.plan(position, 100, 0.0)
 
 
 @pytest.mark.parametrize("begins", ["latest", "timestamp"])

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streamjoin.io.base import SourceError
@@ -232,8 +232,15 @@ class Brokers:
             )
             for spec in wanted
         ]
-        found = [{(at.topic, at.partition): self._answer(future, at.topic).offset for at, future in each.items()} for each in asked]
+        found = [{(at.topic, at.partition): self._offset(future, at.topic) for at, future in each.items()} for each in asked]
         return found if millis is not None else [*found, {}]
+
+    def _offset(self, asked: Future[Any], topic: str) -> int:
+        """That of a partition. Raises as ``_look``, also where librdkafka answers without one, as while a leader comes back."""
+        offset: int = self._answer(asked, topic).offset
+        if offset == OFFSET_INVALID:
+            raise _FailedError(self._client.one(topic), KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+        return offset
 
     def _answer(self, asked: Future[Any], topic: str) -> Any:
         """What librdkafka answers when it has the answer or gives up. Raises as ``_look``."""
