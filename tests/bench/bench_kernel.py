@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.report import machine, options, table
+from streamjoin.kernel import sweep
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, merge_runs, sort_order, sort_run, warm
@@ -142,7 +143,20 @@ def candidates(board: Board, name: str, main: MainPredicate, window: Window, lef
     board.report(name, work, probes=probes, candidates=seen, pairs=found, bytes=size)
 
 
+def both_ways(board: Board, rows: int) -> None:
+    """Few matches in one pass, and by ranges that are found first."""
+    equal = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), 0, 0)
+    chosen = sweep.LEAST_PROBES, sweep.MOST_MATCHES
+    for ratio, matches in ((1, 0.01), (1, 1.0), (1, 1.5), (1, 2.0), (1, 3.0), (3, 0.3), (20, 0.1)):
+        runs = [run_of(keys(count, round(ratio * rows / matches))) for count in (rows, ratio * rows)]
+        for way, limits in (("one pass", (1, 1e9)), ("ranges first", (1 << 60, 0))):
+            sweep.LEAST_PROBES, sweep.MOST_MATCHES = limits
+            candidates(board, f"probe by {way}: {matches} a probe, run {ratio} times the probes", equal, UNBOUNDED, *runs)
+    sweep.LEAST_PROBES, sweep.MOST_MATCHES = chosen
+
+
 def probing(board: Board, rows: int) -> None:
+    both_ways(board, rows // 20)  # as in epochs, where runs fit into the processor's caches
     few = MainPredicate(MainKind.RANGE, (INTEGER, INTEGER), -5, 5)
     for ratio in (1, 8, 64, 512, 8192):
         large = min(8 * rows, ratio * rows)
