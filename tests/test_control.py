@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
+from streamjoin.endpoint import endpoint, parts_of
 from streamjoin.runner import control as module
 from streamjoin.runner.control import GREETING, NONCE_BYTES, PROOF_BYTES, Connection, ControlServer, call
 from streamjoin.runner.security import Gate, Security, Tls
@@ -48,15 +49,14 @@ class Driver:
         self.callers: list[Heard] = []
         self.gate = Gate(security)
         self.server = ControlServer(security, self.gate, self._listen, host=host)
-        self.address = f"[{host}]:{self.server.port}" if ":" in host else f"{host}:{self.server.port}"
+        self.address = endpoint(host, self.server.port)
 
     def _listen(self, connection: Connection) -> Callable[[bytes], None]:
         self.callers.append(Heard(connection))
         return self.callers[-1].heard
 
     def knock(self) -> socket.socket:
-        host, port = self.address.rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=10)
+        return socket.create_connection(parts_of(self.address), timeout=10)
 
 
 class Caller:
@@ -251,6 +251,7 @@ def test_a_proof_that_was_overheard_is_worth_nothing(make: Callable[..., Driver]
         relaying.join(10)
     assert len(heard) == NONCE_BYTES + PROOF_BYTES
     wait_for("the call", lambda: driver.callers)  # the caller knows the driver before that has taken its call
+    assert len(driver.callers) == 1
     with driver.knock() as again:
         again.sendall(heard)
         again.recv(4096)

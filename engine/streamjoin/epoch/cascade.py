@@ -301,20 +301,21 @@ class Cascade:
             routes = self._before(step).route(batch, routers)
             yield batch, ((index, selection) for index, selection in routes if areas[index].holds[step.place])
 
-    def _piece(self, step: Step, index: int, batch: pa.RecordBatch) -> Piece:
-        """Partial results for an area."""
+    def _sent(self, step: Step, index: int, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """Partial results for an area, unless they stay: it is one of this task."""
+        if index in self._areas:
+            self._staying[step.number].append((index, batch))
+            return
         task, data = self._plan.scheme.areas[index].task, batch.serialize()
         self._count(self._work(step.number - 1), task, data.size, batch.num_rows)
-        return Piece(task, index, step.probing, data, step.number)
+        yield Piece(task, index, step.probing, data, step.number)
 
     def _shipped(self, step: Step) -> Iterator[Piece]:
         for batch, routes in self._routed(step):
             for index, selection in routes:
-                piece = rows_selected(batch, selection)
-                if piece.num_rows and index in self._areas:
-                    self._staying[step.number].append((index, piece))
-                elif piece.num_rows:
-                    yield self._piece(step, index, piece)
+                part = rows_selected(batch, selection)
+                if part.num_rows:
+                    yield from self._sent(step, index, part)
 
     def _asked_for(self, step: Step) -> Iterator[Piece]:
         """Questions for the partners of what the step before has found, which waits here for the answers."""
@@ -359,7 +360,7 @@ class Cascade:
             batch, by_area = self._questions[step.number, piece.part]
             if step.meeting is Meeting.KEYS_FIRST:
                 rows = asking.rows_of(piece.data, by_area[piece.area])
-                self._answers[step.number].append(self._piece(step, piece.area, rows_selected(batch, rows)))
+                self._answers[step.number].extend(self._sent(step, piece.area, rows_selected(batch, rows)))
             else:
                 self._found_by(step, partial(asking.results, batch, by_area[piece.area], piece.data))
         self._questions = {key: asked for key, asked in self._questions.items() if key[0] != step.number}

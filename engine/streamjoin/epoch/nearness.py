@@ -66,11 +66,11 @@ class InTime(Nearness):
     def is_plain(self, streams: tuple[Members, Members], runs: tuple[Run, Run]) -> bool:
         newest, ends = [], []
         for members, run in zip(streams, runs, strict=True):
-            end = run.time_min if len(members) == 1 else run.aux_min
+            end, span = (run.time_min, self.spans[members[0]]) if len(members) == 1 else (run.aux_min, 0)
             if run.time_max is None or end is None:
                 return False
             newest.append(run.time_max)
-            ends.append(end + self.spans[members[0]] if len(members) == 1 else end)
+            ends.append(end + span)
         return max(newest) <= min(ends)
 
     def columns(self, members: Sequence[str]) -> list[str]:

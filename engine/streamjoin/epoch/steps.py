@@ -101,11 +101,9 @@ class Step:
         """``members``: the streams joined before, the head first, ``stream`` the one that comes now, ``following`` those after it, in
         order. ``fetches``: so does the sequence."""
         graph = join.graph
-        edge = graph.edge_to(stream, frozenset(members))
-        assert edge is not None, "an order of the graph"
-        self.number, self.is_last, self.meeting = number, not following, meeting
-        self.side = graph.ends(edge).index(stream)
+        edge, self.side = graph.step_to(stream, members)
         """The side of the scheme on which the tuples that are probed are held."""
+        self.number, self.is_last, self.meeting = number, not following, meeting
         self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
         """Where the tuples lie that are probed, and those that probe, among all places."""
         self.takes_new = stream < members[0]
@@ -151,9 +149,7 @@ class Step:
         self.schema: pa.Schema | None = None
         """The schema of what is found, as it is sent."""
         if following:
-            after = graph.edge_to(following[0], frozenset((*members, stream)))
-            assert after is not None
-            side = graph.ends(after).index(following[0])
+            after, side = graph.step_to(following[0], (*members, stream))
             probing = after.places[1 - side]
             self.next_probing, place = join.placed.places[probing], graph.places[probing]
             self._key = place.key
@@ -222,7 +218,8 @@ class _StepJoiner(Joiner):
         """``key``: whose key results go on by, and its type; None: it is another one, if there is any."""
         super().__init__(edge.main, window, residual, where, output or [NOTHING], streams)
         self._near, self._refers, self._gives_results, self._key = near, refers, gives_results, key
-        self._checks = near is not None and near.is_checked(streams)
+        self._checked = near if near is not None and near.is_checked(streams) else None
+        """By what pairs are checked, where the kernel's window does not say it all."""
         self.met = 0
         """Pairs so far that the main predicate and the window admit."""
         self.first_references = 0, 0
@@ -239,12 +236,13 @@ class _StepJoiner(Joiner):
 
     def of_runs(self, left: Run, right: Run) -> Iterator[pa.RecordBatch]:
         """What these runs give, as ``join`` gives it."""
-        checks = self._checks
-        self._checks = checks and self._near is not None and not self._near.is_plain(self._streams, (left, right))
+        checked = self._checked
+        if checked is not None and checked.is_plain(self._streams, (left, right)):
+            self._checked = None
         try:
             yield from self.join(left, right)
         finally:
-            self._checks = checks
+            self._checked = checked
 
     def of_pairs(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, in batches. O(pairs)."""
@@ -257,8 +255,8 @@ class _StepJoiner(Joiner):
                 yield self.batch(pairs)
 
     def admitted(self, pairs: Pairs) -> Pairs:
-        if self._checks and self._near is not None and pairs.count:
-            inside = self._near.holds(pairs)
+        if self._checked is not None and pairs.count:
+            inside = self._checked.holds(pairs)
             if len(inside) < pairs.count:
                 pairs = pairs.chosen(inside)
         self.met += pairs.count
@@ -316,10 +314,8 @@ def reference_to(stream: str) -> str:
 def _keeps_key(join: ManyJoin, members: Sequence[int], stream: int, after: int) -> bool:
     """Whether what probed for this stream has the key by which results go on to the stream ``after``: the same key, or an equal one."""
     graph = join.graph
-    edge, onward = graph.edge_to(stream, frozenset(members)), graph.edge_to(after, frozenset((*members, stream)))
-    assert edge is not None
-    assert onward is not None
-    side, place = graph.ends(edge).index(stream), onward.places[1 - graph.ends(onward).index(after)]
+    (edge, side), (onward, onward_side) = graph.step_to(stream, members), graph.step_to(after, (*members, stream))
+    place = onward.places[1 - onward_side]
     is_equal = edge.main.is_equality and not edge.main.slack
     return graph.places[place].key is not None and (place == edge.places[1 - side] or (place == edge.places[side] and is_equal))
 
@@ -334,11 +330,10 @@ def _carried(
     names = {graph.streams[member] for member in done}
     read: set[Name] = {name for member in (done if at_end is None else at_end) for name in join.at_end(member)}
     for after in following:
-        edge = graph.edge_to(after, frozenset(done))
-        assert edge is not None
+        edge, side = graph.step_to(after, done)
         for condition in (*_residual_of(edge, schemas), *graph.checks_at(after, frozenset(done))):
             read |= condition.columns
-        place = graph.places[edge.places[1 - graph.ends(edge).index(after)]]
+        place = graph.places[edge.places[1 - side]]
         name = graph.streams[place.stream]
         if place.key is not None and not _keeps_key(join, done[:-1], done[-1], after):
             for sql in place.key.sql:

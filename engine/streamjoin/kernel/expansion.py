@@ -11,18 +11,14 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.ranges import ONE, ZERO, saturated_sum
+from streamjoin.kernel.ranges import ONE, ZERO, Ints, saturated_sum
 from streamjoin.kernel.run import Run
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 
 FEW = np.uint64(4)
-
-Times = NDArray[np.int64]
-"""Microseconds."""
 
 
 @native((read("int32"), read("int32"), write("int64"), "int64", "int64", write("int32"), write("int32")))
@@ -231,8 +227,8 @@ def expansion_of(
     return expand_rows, (probe.time[rows], probe.aux[rows], run.time, run.aux, window.rows, probe_side)
 
 
-def between(window: Window, probe: Run, run: Run, probe_side: int, rows: slice) -> tuple[Times, Times, Times]:
-    """Of these probing rows, the earliest and the latest time that the window of time admits; and the run's times."""
+def between(window: Window, probe: Run, run: Run, probe_side: int, rows: slice) -> tuple[Ints, Ints, Ints]:
+    """Of these probing rows, the earliest and the latest time that the window of time admits; and the run's times. Microseconds."""
     assert probe.time is not None
     assert run.time is not None
     time = probe.time[rows]

@@ -233,13 +233,18 @@ def _constant(rows: slice, first: int, last: int) -> Iterator[Block]:
         yield offset, firsts[:count], lasts[:count], count * (last - first)
 
 
+def is_searched(rows: int, probes: int) -> bool:
+    """Whether a run of so many rows is long for so many probing rows, so that binary searches are faster than going through it."""
+    return rows >= SEARCH_RATIO * probes
+
+
 def _intervals(probe: Keys, run: Keys, interval: Interval) -> Iterator[Block]:
     """The rows admit intervals of keys."""
     rows, low, high, low_strict, high_strict = interval
     if rows.start >= rows.stop:
         return
     first, last, position = _block(rows), _block(rows), np.zeros(2, np.int64)
-    ranges = search_ranges if len(run) >= SEARCH_RATIO * (rows.stop - rows.start) else scan_ranges
+    ranges = search_ranges if is_searched(len(run), rows.stop - rows.start) else scan_ranges
     for offset in range(rows.start, rows.stop, BLOCK):
         keys = probe[offset : min(offset + BLOCK, rows.stop)]
         lows, below = ends(keys, low, low_strict, up=False)

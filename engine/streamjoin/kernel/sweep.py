@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamjoin.kernel.ranges import SEARCH_RATIO, Indices, Interval, Keys, ends
+from streamjoin.kernel.ranges import Indices, Interval, Ints, Keys, ends, is_searched
 
 STRETCHES = 4
 LEAST_PROBES, MOST_MATCHES = 2048, 1.5
@@ -29,7 +28,7 @@ class Sweep:
     ends: tuple[Keys, int | float, Keys, int | float]
     """The lower ends of the intervals, and the upper ones: numbers, and what is to be added to each."""
     run: Keys
-    state: NDArray[np.int64]
+    state: Ints
     offset: int
     """The first probing row."""
 
@@ -47,12 +46,12 @@ class Sweep:
 
 def sweep_of(probe: Keys, run: Keys, interval: Interval | None) -> Sweep | None:
     """How to find in one pass what probing rows admit; None: there may be too much of it, or the run is so much longer that it is better
-    searched. O(log rows)."""
+    searched. O(log rows); O(probes) where keys lie at the ends of their type."""
     if interval is None or interval.low is None or interval.high is None:
         return None
     keys = probe[interval.rows]
     count = len(keys)
-    if count < LEAST_PROBES or len(run) >= SEARCH_RATIO * count:
+    if count < LEAST_PROBES or is_searched(len(run), count):
         return None
     lows, below = ends(keys, interval.low, interval.low_strict, up=False)
     highs, above = ends(keys, interval.high, interval.high_strict, up=True)

@@ -8,13 +8,11 @@ import numpy as np
 
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.numba_names import addresses, ir, types
+from streamjoin.kernel.ranges import LOOK, LOOK_ON, ONE, STEP, ZERO
+from streamjoin.kernel.sweep import STRETCHES
 
-LANES = 8
-"""So many keys are compared at once."""
-ZERO, ONE, THREE = np.uint64(0), np.uint64(1), np.uint64(3)
-FEW, EIGHT, STEP = np.uint64(4), np.uint64(LANES), np.uint64(16)
-STRETCHES = np.uint64(4)
-TOLD = EIGHT + FEW
+THREE, FOUR = np.uint64(3), np.uint64(STRETCHES)
+TOLD = LOOK + LOOK_ON
 """From so many rows before the end of a run on, it is looked at row by row."""
 
 
@@ -39,13 +37,13 @@ def _counted(comparison: str, lanes: int, keys: Any, place: Any, key: Any) -> An
 @addresses
 def count_below(context: Any, keys: Any, place: Any, key: Any) -> Any:
     """Of the eight from a place on, which must be there."""
-    return _counted("<", LANES, keys, place, key)
+    return _counted("<", int(LOOK), keys, place, key)
 
 
 @addresses
 def count_up_to(context: Any, keys: Any, place: Any, key: Any) -> Any:
     """Of the four from a place on, which must be there."""
-    return _counted("<=", int(FEW), keys, place, key)
+    return _counted("<=", int(LOOK_ON), keys, place, key)
 
 
 _REST = (write("int64"), "int64", "int64", write("int32"), write("int32"))
@@ -65,30 +63,30 @@ def sweep(
     place in the run that it has come to. The first probing row is row ``offset`` of its own run. O(probes + rows / 16 + pairs).
     """
     rows, probes, capacity, count = np.uint64(len(run)), np.uint64(len(lows)), np.uint64(len(run_rows)), np.uint64(filled)
-    length = (probes + STRETCHES - ONE) // STRETCHES
+    length = (probes + FOUR - ONE) // FOUR
     second, third, fourth = length, length + length, length + length + length
     done, stretch, match = np.uint64(state[0]), np.uint64(state[1]), np.uint64(state[2])
 
     def place(j: Any, low: Any) -> Any:
         """The first row not below, or one not far from the end."""
-        while j + STEP + FEW <= rows and run[j + STEP - ONE] < low:
+        while j + STEP + LOOK_ON <= rows and run[j + STEP - ONE] < low:
             j += STEP
-        found = EIGHT
-        while found == EIGHT and j + TOLD <= rows:
+        found = LOOK
+        while found == LOOK and j + TOLD <= rows:
             found = count_below(run, j, low)
             j += found
         return j
 
     def written(to: Any, row: Any, j: Any, high: Any) -> Any:
         """Writes what may match, and counts those that do."""
-        for k in range(FEW):
+        for k in range(LOOK_ON):
             probe_rows[to + k] = offset + row
             run_rows[to + k] = j + k
         return count_up_to(run, j, high)
 
     while done < length:
         a, b, c, d = np.uint64(state[3]), np.uint64(state[4]), np.uint64(state[5]), np.uint64(state[6])
-        while fourth + done < probes and d + TOLD <= rows and count + STRETCHES * FEW <= capacity and not stretch and not match:
+        while fourth + done < probes and d + TOLD <= rows and count + FOUR * LOOK_ON <= capacity and not stretch and not match:
             a, b = place(a, lows[done] + below), place(b, lows[second + done] + below)
             c, d = place(c, lows[third + done] + below), place(d, lows[fourth + done] + below)
             if d + TOLD > rows:
@@ -97,14 +95,14 @@ def sweep(
             of_b = written(count + of_a, second + done, b, highs[second + done] + above)
             of_c = written(count + of_a + of_b, third + done, c, highs[third + done] + above)
             of_d = written(count + of_a + of_b + of_c, fourth + done, d, highs[fourth + done] + above)
-            if max(of_a, of_b, of_c, of_d) == FEW:
+            if max(of_a, of_b, of_c, of_d) == LOOK_ON:
                 break  # there may be more
             count += of_a + of_b + of_c + of_d
             done += ONE
         state[3], state[4], state[5], state[6] = a, b, c, d
         if done == length:
             break
-        while stretch < STRETCHES:
+        while stretch < FOUR:
             row = stretch * length + done
             if row < probes:
                 low, high, j = lows[row] + below, highs[row] + above, np.uint64(state[THREE + stretch])

@@ -90,6 +90,12 @@ class JoinGraph:
                 return edge
         return None
 
+    def step_to(self, stream: int, joined: Iterable[int]) -> tuple[Edge, int]:
+        """The edge that leads to a stream which follows these in an order of the graph, and the side of it on which that stream is."""
+        edge = self.edge_to(stream, frozenset(joined))
+        assert edge is not None, "an order of the graph"
+        return edge, self.ends(edge).index(stream)
+
     def orders(self, head: int) -> Iterator[tuple[int, ...]]:
         """Every order in which the other streams can follow ``head``, each along an edge. At most (streams - 1)! of them."""
 
