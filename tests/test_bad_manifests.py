@@ -783,6 +783,12 @@ CASES = [
         'spec.streams[0].source.kafka.topic: "orders, payments" is not the name of a topic; use letters, digits, ., _ and -',
     ),
     bad(
+        "a slip in a topic's field",
+        "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
+        'kafka: {bootstrapServers: "b:9092", topc: orders}',
+        'spec.streams[0].source.kafka.topc: "orders" is given to a field that does not exist; did you mean topic?',
+    ),
+    bad(
         "a kafka source of no topic",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092"}',
@@ -963,6 +969,12 @@ CASES = [
         " them",
     ),
     bad(
+        "a slip in the kind of source",
+        "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
+        "        fils: {path: in/orders}\n",
+        'spec.streams[0].source.fils: {"path": "in/orders"} is given to a field that does not exist; did you mean files?',
+    ),
+    bad(
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
@@ -1083,6 +1095,12 @@ CASES = [
         f"{GENERATED}.id: has sequence and zipf; keep one",
     ),
     bad(
+        "a slip in the only way to generate a column",
+        "id: {sequence: {start: 5}}",
+        "id: {sequnce: {start: 5}}",
+        f'{GENERATED}.id.sequnce: {{"start": 5}} is given to a field that does not exist; did you mean sequence?',
+    ),
+    bad(
         "a column generated in no way",
         "id: {sequence: {start: 5}}",
         "id: {}",
@@ -1189,6 +1207,12 @@ CASES = [
     ),
     bad("no groups", "model: adsp", "model: biclique, groups: 0", "spec.scheme.groups: 0 must be at least 1"),
     bad("a negative imbalance", "model: adsp", "model: readj, sigma: -1", "spec.scheme.sigma: -1 must be at least 0"),
+    bad(
+        "a slip in the only field of a window",
+        "window: {within: 180s, slide: 60s}",
+        "window: {withn: 180s}",
+        'spec.joins[0].window.withn: "180s" is given to a field that does not exist; did you mean within?',
+    ),
     bad(
         "no window",
         "window: {within: 180s, slide: 60s}",
@@ -1632,6 +1656,12 @@ CASES = [
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
         'spec.joins[0].output.sink.kafka.options.acks: 1 is set by the engine, so that each result arrives; remove it',
+    ),
+    bad(
+        "a slip in the kind of sink",
+        "sink: {files: {path: out/matches, format: parquet}}",
+        "sink: {fils: {path: out/matches}}",
+        'spec.joins[0].output.sink.fils: {"path": "out/matches"} is given to a field that does not exist; did you mean files?',
     ),
     bad(
         "no sink",

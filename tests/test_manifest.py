@@ -125,7 +125,6 @@ def test_all_problems_of_a_file_come_at_once_in_the_order_of_the_text() -> None:
         (10, "spec.streams[1].source.generator.columns.k.zipf.exponent"),
         (14, "spec.joins[0].window.within"),
         (15, "spec.joins[0].output.sink.consol"),
-        (15, "spec.joins[0].output.sink"),
         (17, "spec.scaling.tau2"),
         (18, "spec.epoch.interval"),
     ]

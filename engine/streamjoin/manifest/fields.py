@@ -56,7 +56,8 @@ def partial(part: type[_Part], value: Mapping[str, Any]) -> _Part:
             else:
                 known[alias] = inner
     given = {name for name, info in part.model_fields.items() if (info.alias or name) in value}
-    made = part.model_construct(_fields_set=given, **known)
+    unknown = value.keys() - {info.alias or name for name, info in part.model_fields.items()}
+    made = part.model_construct(_fields_set=given | unknown, **known)
     for name in refused:
         made.__dict__.pop(name, None)
     return made

@@ -23,7 +23,7 @@ class Part(BaseModel):
     """What every part of a manifest has in common: unknown fields refused, no silent conversion of types, immutable.
 
     ``manifest.validate`` makes parts without the fields that it refused, to check the rest; reading one of those raises
-    UnparsedError.
+    UnparsedError. ``model_fields_set`` of such a part has the names of unknown fields, too.
     """
 
     model_config = ConfigDict(
@@ -40,6 +40,11 @@ class Part(BaseModel):
             if name in type(self).model_fields:
                 raise UnparsedError(name)
             return super().__getattr__(name)
+
+
+def has_unknown(part: Part) -> bool:
+    """Whether a field was given that does not exist. It is refused by itself, and may be meant for one that seems to be missing."""
+    return not part.model_fields_set <= type(part).model_fields.keys()
 
 
 class SchemaGenerator(GenerateJsonSchema):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from streamjoin.language.topics import INTERNAL, matches, why_no_pattern
+from streamjoin.manifest.part import has_unknown
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
@@ -20,7 +21,7 @@ def topic_problem(field: str, topic: str) -> Iterator[Problem]:
 def source_topic_problems(field: str, kafka: KafkaSource) -> Iterator[Problem]:
     """One of topic and topicPattern, and what belongs to the latter."""
     given = [name for name in ("topic", "topic_pattern") if name in kafka.model_fields_set]
-    if not given:
+    if not given and not has_unknown(kafka):
         yield Problem(field, None, "has no topic; give topic, or topicPattern for several")
     elif len(given) == 2:
         yield Problem(field, None, "has topic and topicPattern; keep one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamjoin.manifest import model
+from streamjoin.manifest.part import has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.text import field_name
 from streamjoin.manifest.together.check import Check, as_text
@@ -37,7 +38,7 @@ def _window(field: str, join: model.Join, streams: int, *, of_pair: bool) -> Che
         message = "counts the records of two streams, and there are more; give within, or before and after, or unbounded: true"
         yield Problem(f"{field}.rows", window.rows, message)
     forms = _window_forms(window)
-    if not forms:
+    if not forms and not has_unknown(window):
         others = "or each, or rows, or unbounded: true" if streams > 2 else "or before and after, or each, or rows, or unbounded: true"
         yield Problem(field, None, f"is empty; give within, {others}")
     elif len(forms) > 1:
