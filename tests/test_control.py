@@ -14,7 +14,8 @@ import pytest
 from certificates import Authority
 from streamjoin.endpoint import endpoint, parts_of
 from streamjoin.runner import control as module
-from streamjoin.runner.control import GREETING, NONCE_BYTES, PROOF_BYTES, Connection, ControlServer, call
+from streamjoin.runner.control import PURPOSE, Connection, ControlServer, call
+from streamjoin.runner.proof import NONCE_BYTES, PROOF_BYTES
 from streamjoin.runner.security import Gate, Security, Tls
 from waiting import wait_for
 
@@ -47,7 +48,7 @@ class Driver:
 
     def __init__(self, security: Security = SECURITY, host: str = "127.0.0.1") -> None:
         self.callers: list[Heard] = []
-        self.gate = Gate(security)
+        self.gate = Gate()
         self.server = ControlServer(security, self.gate, self._listen, host=host)
         self.address = endpoint(host, self.server.port)
 
@@ -208,8 +209,8 @@ def test_garbage_ends_its_own_connection_only(make: Callable[..., Driver], garba
                 came += data
         except ConnectionResetError:
             pass
-    assert came[: len(GREETING)] in (GREETING, b"")
-    assert len(came) <= len(GREETING) + NONCE_BYTES, "nothing that depends on the secret"
+    assert came[: len(PURPOSE)] in (PURPOSE, b"")
+    assert len(came) <= len(PURPOSE) + NONCE_BYTES, "nothing that depends on the secret"
     wait_for("the count", lambda: driver.gate.refused == 1)
     friend.connection.say(b"echo still here")
     wait_for("the answer", lambda: friend.heard.messages == [b"still here"])
@@ -258,12 +259,12 @@ def test_a_proof_that_was_overheard_is_worth_nothing(make: Callable[..., Driver]
         assert again.recv(4096) == b""
     with driver.knock() as mirror:  # the driver's own bytes, as if they were a worker's
         greeting = mirror.recv(4096)
-        mirror.sendall(greeting[len(GREETING) :] * 2)
+        mirror.sendall(greeting[len(PURPOSE) :] * 2)
         assert mirror.recv(4096) == b""
     assert len(driver.callers) == 1
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10, GREETING + bytes(NONCE_BYTES + PROOF_BYTES), b""], ids=len)
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10, PURPOSE + bytes(NONCE_BYTES + PROOF_BYTES), b""], ids=len)
 def test_a_worker_does_not_take_another_for_the_driver(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -319,4 +320,4 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(
 
 def test_a_port_that_another_has_is_an_error(make: Callable[..., Driver]) -> None:
     with pytest.raises(OSError, match="in use"):
-        ControlServer(SECURITY, Gate(SECURITY), lambda connection: Heard(connection).heard, host="127.0.0.1", port=make().server.port)
+        ControlServer(SECURITY, Gate(), lambda connection: Heard(connection).heard, host="127.0.0.1", port=make().server.port)

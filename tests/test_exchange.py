@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from cable import Cable
 from certificates import Authority
 from streamjoin.epoch.spec import Piece
 from streamjoin.runner import exchange as module
-from streamjoin.runner.exchange import Abandoned, Exchange, ExchangeError
+from streamjoin.runner import streams
+from streamjoin.runner.control import ControlServer
+from streamjoin.runner.exchange import Abandoned, Exchange
 from streamjoin.runner.security import Gate, Security, Tls
+from streamjoin.runner.streams import HEADER, NOTHING, READ_BYTES, TOGETHER_BYTES, ExchangeError
 from waiting import wait_for
 
 SECURITY = Security(b"the application's")
@@ -46,7 +48,7 @@ def piece(task: int, value: int, size: int = 100) -> Piece:
 
 def send_many(sender: Exchange, address: str) -> None:
     """Enough that a connection that is gone is noticed."""
-    for number in range(1000):
+    for number in range(10_000):
         sender.send(0, address, piece(0, number))
 
 
@@ -144,12 +146,55 @@ def test_a_sender_of_a_later_attempt_waits_while_its_receiver_is_behind(
         sending.result(10)
 
 
+def test_who_waits_for_a_receiver_that_does_not_read_waits_no_longer_than_its_attempt(
+    make: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PATIENCE_SECONDS", 0.05)
+    sender, receiver = make(), make()
+    with Cable(receiver.address) as cable:
+        sender.begin(0, [sender.address])
+        sender.connect(0, [cable.address])
+        wait_for("the stream", lambda: receiver.hears(sender.address))
+        cable.freeze()
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(sender.send, 0, cable.address, piece(0, 1, 64 << 20))
+            with pytest.raises(TimeoutError):
+                sending.result(0.3)
+            sender.fail(0, Abandoned("given up"))
+            with pytest.raises(Abandoned):
+                sending.result(10)
+        cable.mend()
+        sender.begin(1, [sender.address])
+        sender.connect(1, [cable.address])
+        wait_for("the end of the stream that was broken off", lambda: [stream.since for stream in receiver._streams] == [1])
+        receiver.finish(0)
+        receiver.begin(1, [sender.address])
+        sender.send(1, cable.address, piece(0, 2))
+        sender.end(1, [cable.address])
+        assert [one.area for one in receiver.pieces(1, [0])] == [2], "of the stream that was broken off there is nothing"
+
+
+def test_who_sends_to_a_worker_that_does_not_read_does_not_keep_its_own_from_closing(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    with Cable(receiver.address) as cable:
+        sender.begin(0, [sender.address])
+        sender.connect(0, [cable.address])
+        cable.freeze()
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(sender.send, 0, cable.address, piece(0, 1, 64 << 20))
+            with pytest.raises(TimeoutError):
+                sending.result(0.2)
+            sender.keep_links([])
+            with pytest.raises(ExchangeError, match="cannot be reached"):
+                sending.result(10)
+
+
 def test_a_connection_that_breaks_fails_the_attempts_that_miss_its_mark_at_once(make: Callable[..., Exchange]) -> None:
     sender, receiver = make(), make()
     with Cable(receiver.address) as cable:
         receiver.begin(0, [sender.address])
         sender.begin(0, [sender.address])
-        sender.send(0, cable.address, piece(0, 1))
+        sender.send(0, cable.address, piece(0, 1, 1 << 20))
         pieces = receiver.pieces(0, [0])
         assert next(pieces).area == 1
         cable.cut()
@@ -182,12 +227,36 @@ def test_a_stream_that_broke_between_two_attempts_fails_none(make: Callable[...,
             wait_for("the stream's end", lambda: not receiver.hears(sender.address))
 
 
+def test_the_end_of_a_former_stream_fails_what_came_on_it_and_not_what_comes_on_the_next(
+    make: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        for attempt in (0, 1):
+            one.begin(attempt, [sender.address])
+    sender.send(0, receiver.address, piece(0, 1))
+    sender.flush(0, [receiver.address])
+    wait_for("the piece", lambda: receiver.buffered(0))
+    (former,) = receiver._streams
+    with monkeypatch.context() as patched:
+        patched.setattr(streams.Link, "close", lambda link: None)  # it ends late
+        sender._links[0, receiver.address].broken = True
+        with pytest.raises(ExchangeError, match="its stream has broken"):
+            send_many(sender, receiver.address)  # what was sent before may be lost
+        sender.end(1, [receiver.address])
+    wait_for("the next stream", lambda: any(stream.since == 1 for stream in receiver._streams))
+    receiver.ended(former)
+    with pytest.raises(ExchangeError, match="broke off before it had sent everything"):
+        list(receiver.pieces(0, [0]))
+    assert list(receiver.pieces(1, [0])) == []
+
+
 def test_a_sender_that_is_silent_is_given_up(make: Callable[..., Exchange]) -> None:
     sender, receiver = make(), make()
     with Cable(receiver.address) as cable:
         receiver.begin(0, [sender.address])
         sender.begin(0, [sender.address])
-        sender.send(0, cable.address, piece(0, 1))
+        sender.send(0, cable.address, piece(0, 1, 1 << 20))
         pieces = receiver.pieces(0, [0])
         next(pieces)
         cable.freeze()
@@ -199,7 +268,7 @@ def test_a_sender_that_takes_its_time_is_waited_for(make: Callable[..., Exchange
     sender, receiver = make(), make()
     receiver.begin(0, [sender.address])
     sender.begin(0, [sender.address])
-    sender.connect([receiver.address])
+    sender.connect(0, [receiver.address])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lambda: list(receiver.pieces(0, [0])))
         assert not waiting.done()
@@ -217,29 +286,31 @@ def test_a_stranger_is_refused_counted_and_logged_once_a_minute(make: Callable[.
         for _ in range(5):
             with pytest.raises(ExchangeError, match="secret was not shown"):
                 send_many(stranger, receiver.address)
-        nobody = flight.FlightClient(f"grpc://{receiver.address}")
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            nobody.do_put(flight.FlightDescriptor.for_command(b"x"), pa.schema([]))[0].close()
-        nobody.close()
-    assert receiver.gate.refused >= 6
+    assert receiver.gate.refused == 5
     assert len(caplog.messages) == 1
     assert "another" not in caplog.text
     assert receiver.buffered(0) == 0
 
 
+def test_a_driver_is_not_taken_for_a_worker(make: Callable[..., Exchange]) -> None:
+    """What proves one thing proves no other, although the secret is the same."""
+    gate = Gate()
+    driver = ControlServer(SECURITY, gate, lambda connection: lambda message: None, host="127.0.0.1")
+    sender = make()
+    sender.begin(0, [sender.address])
+    with pytest.raises(ExchangeError, match="did not prove"):
+        sender.connect(0, [f"127.0.0.1:{driver.port}"])
+    driver.close()
+
+
 def test_refusals_are_logged_with_their_number_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    gate = Gate(SECURITY, clock=lambda: now[0])
-
-    def knock() -> None:
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            gate.start_call(None, {"authorization": ["Bearer guess"]})
-
+    gate = Gate(clock=lambda: now[0])
     with caplog.at_level(logging.WARNING, "streamjoin.exchange"):
         for _ in range(10):
-            knock()
+            gate.refuse()
         now[0] = 61.0
-        knock()
+        gate.refuse()
     assert [message.split()[1] for message in caplog.messages] == ["1", "10"]
 
 
@@ -255,15 +326,37 @@ def test_garbage_ends_its_own_connection_only(make: Callable[..., Exchange], gar
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(4096):
             pass
-    # One who knows the secret and talks nonsense.
-    client = SECURITY.client(receiver.address)
-    writer, _ = client.do_put(flight.FlightDescriptor.for_command(b"nonsense"), pa.schema([]), SECURITY.call())
-    writer.write_metadata(pa.py_buffer(b"no header"))
-    with pytest.raises(flight.FlightError):
-        writer.close()
-    client.close()
     sender.end(0, [receiver.address])
     assert [one.area for one in receiver.pieces(0, [0])] == [1]
+
+
+NONSENSE = {
+    "no name": HEADER.pack(0, module.PIECE, *NOTHING),
+    "a name that is none": HEADER.pack(6, 3, *NOTHING) + b"\xff\xff 1 x",
+    "another kind": HEADER.pack(5, 3, *NOTHING) + b"0 0 x" + HEADER.pack(0, 77, *NOTHING),
+    "too much": HEADER.pack(5, 3, *NOTHING) + b"0 0 x" + HEADER.pack(1 << 60, module.PIECE, *NOTHING),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_of_one_who_knows_the_secret_ends_its_own_stream_only(make: Callable[..., Exchange], nonsense: bytes) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        one.begin(0, [sender.address])
+    sender.send(0, receiver.address, piece(0, 1))
+    with streams._connected(SECURITY, receiver.address) as connection:
+        connection.sendall(nonsense)
+        assert came_to_its_end(connection)
+    sender.end(0, [receiver.address])
+    assert [one.area for one in receiver.pieces(0, [0])] == [1]
+    assert receiver.gate.refused == 0
+
+
+def came_to_its_end(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..., Exchange], tmp_path: Path) -> None:
@@ -276,9 +369,11 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..
     for other in (stranger, plain):
         with pytest.raises(ExchangeError):
             send_many(other, receiver.address)
-    sender.send(0, receiver.address, piece(0, 5))
+    sizes = [5, 0, TOGETHER_BYTES, 1, READ_BYTES, 10 << 20, 7]
+    for number, size in enumerate(sizes):
+        sender.send(0, receiver.address, piece(0, number, size))
     sender.end(0, [receiver.address])
-    assert [one.area for one in receiver.pieces(0, [0])] == [5]
+    assert contents(receiver.pieces(0, [0])) == contents(piece(0, number, size) for number, size in enumerate(sizes))
 
 
 def test_a_tls_secret_without_one_of_its_files_is_named(tmp_path: Path) -> None:

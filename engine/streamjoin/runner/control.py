@@ -1,15 +1,8 @@
 """The control channel: messages between the driver and its workers, over one TCP connection to each, with TLS if there are certificates.
 
 One thread serves all connections of an end (asyncio). So a driver of many workers does not wake a thread for each message, which is
-what most of a message costs otherwise.
-
-Each end first proves that it has the application's secret, without sending it:
-
-    driver   GREETING, 32 random bytes
-    worker   32 random bytes, HMAC(secret, "worker", the driver's bytes, the worker's)
-    driver   HMAC(secret, "driver", the driver's bytes, the worker's)
-
-Then messages go both ways, each after its length.
+what most of a message costs otherwise. Each end first proves that it has the application's secret (``runner.proof``). Then messages go both
+ways, each after its length.
 
 Always holds: no byte of a stranger is taken for part of a message, and who does not prove itself within ``PROOF_SECONDS`` is cut off;
 and :meth:`Connection.say` never waits for the other end.
@@ -19,23 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import secrets
-import socket
 import struct
-import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from streamjoin.endpoint import parts_of
+from streamjoin.runner import proof
 from streamjoin.runner.security import Gate, Security
+from streamjoin.runner.serving import PROOF_SECONDS, Serving, listening
 
-PROOF_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 """What has been said when the driver closes has so long to be sent."""
-GREETING = b"streamjoin/1\n"
-NONCE_BYTES = PROOF_BYTES = 32
+PURPOSE = b"streamjoin/1\n"
 _LENGTH = struct.Struct("<Q")
 
 
@@ -72,11 +61,11 @@ class Connection(asyncio.Protocol):
     def __init__(self, hub: _Hub, security: Security, listen: Callable[[Connection], Heard], gate: Gate | None) -> None:
         """``listen`` is called once the other end has proved itself. ``gate``: the driver's, which counts strangers; None: this is the
         worker's end."""
-        self._hub, self._security, self._listen, self._gate = hub, security, listen, gate
+        self._hub, self._listen, self._gate = hub, listen, gate
         self._transport: Any = None
         self._heard: Heard | None = None
         """Once the other end has proved itself."""
-        self._proving = self._prove_worker() if gate is None else self._prove_driver()
+        self._proving = (proof.caller if gate is None else proof.called)(security.secret, PURPOSE)
         self._wanted = 0
         """The bytes for which ``_proving`` waits."""
         self._came = bytearray()
@@ -117,14 +106,14 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._hub.open.add(self)
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.abort)
-        self._wanted = next(self._proving)
+        self._go_on_proving(None)
 
     def data_received(self, data: bytes) -> None:
         self._came += data
         self._has_spoken = True
         try:
             while self._heard is None and not self._transport.is_closing() and len(self._came) >= self._wanted:
-                self._go_on_proving()
+                self._go_on_proving(self._take(self._wanted))
             while self._heard is not None and not self._transport.is_closing() and (message := self._next_message()) is not None:
                 self._heard(message)
         except Exception as error:
@@ -140,41 +129,18 @@ class Connection(asyncio.Protocol):
             if self._gate is not None and self._has_spoken:
                 self._gate.refuse()
 
-    def _go_on_proving(self) -> None:
+    def _go_on_proving(self, came: bytes | None) -> None:
         try:
-            self._wanted = self._proving.send(self._take(self._wanted))
+            said, self._wanted = self._proving.send(came)
+            self._transport.write(said)
         except StopIteration as end:
-            if not end.value:
+            if end.value is None:
                 self.abort()
                 return
+            self._transport.write(end.value)
             self._deadline.cancel()
             self._heard = self._listen(self)
             self.proved.set_result(True)
-
-    def _prove_driver(self) -> Generator[int, bytes, bool]:
-        """Yields how many bytes it needs next; whether the worker is one."""
-        ours = secrets.token_bytes(NONCE_BYTES)
-        self._transport.write(GREETING + ours)
-        theirs = yield NONCE_BYTES
-        shown = yield PROOF_BYTES
-        if not hmac.compare_digest(shown, self._proof(b"worker", ours, theirs)):
-            return False
-        self._transport.write(self._proof(b"driver", ours, theirs))
-        return True
-
-    def _prove_worker(self) -> Generator[int, bytes, bool]:
-        """The same, whether the driver is one."""
-        greeting = yield len(GREETING)
-        if greeting != GREETING:
-            return False
-        theirs = yield NONCE_BYTES
-        ours = secrets.token_bytes(NONCE_BYTES)
-        self._transport.write(ours + self._proof(b"worker", theirs, ours))
-        shown = yield PROOF_BYTES
-        return hmac.compare_digest(shown, self._proof(b"driver", theirs, ours))
-
-    def _proof(self, who: bytes, of_driver: bytes, of_worker: bytes) -> bytes:
-        return hmac.digest(self._security.secret, who + of_driver + of_worker, "sha256")
 
     def _next_message(self) -> bytes | None:
         """The next message, once all of it has come."""
@@ -197,31 +163,17 @@ class ControlServer:
 
     def __init__(self, security: Security, gate: Gate, listen: Callable[[Connection], Heard], *, host: str, port: int = 0) -> None:
         """Serves at once. ``listen``: as of :class:`Connection`. ``port`` 0: any that is free. Raises OSError when it cannot be had."""
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=socket.SOMAXCONN)
-        self.port: int = listening.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        hub = self._hub = _Hub(self._loop)
-        context = security.server_context()
-        self._server = self._loop.run_until_complete(
-            self._loop.create_server(
-                lambda: Connection(hub, security, listen, gate),
-                sock=listening,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else PROOF_SECONDS,
-            )
-        )
-        self._thread = threading.Thread(target=self._loop.run_forever, name="control", daemon=True)
-        self._thread.start()
+        sock = listening(host, (port,))
+        self.port: int = sock.getsockname()[1]
+        self._serving = Serving("control")
+        hub = self._hub = _Hub(self._serving.loop)
+        self._serving.begin(sock, lambda: Connection(hub, security, listen, gate), security.server_context())
 
     def close(self) -> None:
         """End all connections, once what was said has been sent or ``CLOSE_SECONDS`` are over."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._serving.close(self._end)
 
     async def _end(self) -> None:
-        self._server.close()
         self._hub.empty()
         for seconds, end in ((CLOSE_SECONDS, Connection.close), (None, Connection.abort)):
             ending = [connection.over for connection in self._hub.open]

@@ -1,36 +1,33 @@
-"""The exchange: pieces of an epoch from every worker that routes to every worker that joins, over Arrow Flight.
+"""The exchange: pieces of an epoch from every worker that routes to every worker that joins.
 
 An attempt has one *round* or several: first tuples, from the workers that route to the workers that join; then what the workers that join
-send each other. One persistent stream of each round leads from a worker to each other worker; a piece's content travels on it as it lies in
-memory, in the value of a one-row record batch, behind a small header. Each *sender* of a round ends it with a mark on each of its streams,
-and a receiver, which was told who the senders are, has all pieces once it has all marks.
+send each other. Two persistent streams (``runner.streams``) lead from a worker to each other worker, one for each of these two *channels*,
+as a later attempt's tuples may hold up the first. A piece's content travels as it lies in memory, behind a small header. Each *sender* of a
+round ends it with a mark to each receiver, and a receiver, which was told who the senders are, has all pieces once it has all marks.
 
 Always holds:
 
 - Attempts are numbered, ascending; what comes for an attempt that is over here is dropped. So an attempt gets the pieces of no other.
 - A receiver buffers without bound only the pieces of the attempt that it works on, which its join needs as a whole; of later ones at most
-  ``AHEAD_BYTES``, then it stops reading that stream, and gRPC stops the sender. That ends no attempt: a sender goes through a round's
-  attempts in order, so that all it has to send for the attempt worked on is on its way before anything of a later one.
+  ``AHEAD_BYTES`` and what one more frame or read brings, then it stops reading that stream, and TCP stops the sender. That ends no attempt:
+  a sender goes through a channel's attempts in order, so that all it has to send for the attempt worked on has come before anything of a
+  later one.
 - Nobody waits for ever. A stream that breaks fails the attempts that miss its mark at once; one that is silent (senders say something
   every ``BEAT_SECONDS``) after ``SILENT_BEATS`` of these; and an attempt that is abandoned wakes who waits for it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyarrow import flight
 
-from streamjoin.endpoint import endpoint
 from streamjoin.epoch.spec import Piece
-from streamjoin.runner.security import Gate, Security, shut_down
+from streamjoin.runner.security import Gate, Security
+from streamjoin.runner.streams import HEADER, MARK, NOTHING, PIECE, ExchangeError, Header, Link, Stream, StreamServer
 
 AHEAD_BYTES = 256 << 20
 WAKE_BYTES = 1 << 20
@@ -39,19 +36,11 @@ BEAT_SECONDS = 2.0
 SILENT_BEATS = 8
 """Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
 
-_SCHEMA = pa.schema([("data", pa.binary())])
-_HEADER = struct.Struct("<Bqiibhii")
-"""Kind, attempt, task, area, place, number, sender, part."""
-_NOTHING = (0,) * 6
+_NOTHING = pa.py_buffer(b"")
 TUPLES = 0
 """The first round; in those after it all that join are senders."""
 CONVERSATION = 1
 """The round in which the workers of a chain speak with each other."""
-_PIECE, _MARK, _BEAT = range(3)
-
-
-class ExchangeError(RuntimeError):
-    """A worker cannot be reached, or went silent: the attempt is over, and the next one may succeed."""
 
 
 class Abandoned(RuntimeError):  # noqa: N818
@@ -90,16 +79,18 @@ class Exchange:
         self._attempts: dict[int, _Attempt] = {}
         self._over = -1
         """The newest attempt that is over here."""
-        self._heard: dict[str, float] = {}
-        """The time at which something last came, by sender."""
-        self._links: dict[tuple[int, str], _Link] = {}
-        """By round and address."""
+        self._streams: set[Stream] = set()
+        """Those that lead here."""
+        self._paused: list[tuple[int, Stream]] = []
+        """Those that are not read for now, each with the attempt that it is ahead with."""
+        self._links: dict[tuple[int, str], Link] = {}
+        """By channel and address."""
         self._closed = threading.Event()
-        self.gate = Gate(security)
+        self.gate = Gate()
         self.moved = 0
         """Pieces sent and received: whoever watches sees by it that there is progress."""
-        self._server = _serve(self, host, ports)
-        self.address = endpoint(host, self._server.port)
+        self._server = StreamServer(security, self.gate, self, host, ports)
+        self.address = self._server.address
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
         self._beats.start()
 
@@ -107,17 +98,28 @@ class Exchange:
         """Expect marks from ``senders`` in the first round, and from ``joiners`` in so many after it; our own address may be among them."""
         with self._changed:
             self._attempts.setdefault(attempt, _Attempt()).expected = (frozenset(senders), *[frozenset(joiners)] * rounds)
-            self._changed.notify_all()
+            self._go_on()
 
     def send(self, attempt: int, address: str, piece: Piece, round_number: int = TUPLES) -> None:
-        """Bring a piece to the worker at this address; waits while that is behind. Raises ExchangeError, Abandoned."""
+        """Bring a piece to the worker at this address, at the latest with the next :meth:`flush` or :meth:`end`.
+
+        Waits while that is behind. Raises ExchangeError, Abandoned.
+        """
         self._require(attempt)
         self.moved += 1
         if address == self.address:
-            self._take(attempt, round_number, piece)
+            self._take_own(attempt, round_number, piece)
         else:
-            header = _HEADER.pack(_PIECE, attempt, piece.task, piece.area, piece.place, piece.number, piece.sender, piece.part)
-            self._say(attempt, round_number, address, header, _binary(piece.data))
+            fields = attempt, piece.task, piece.area, piece.place, piece.number, piece.sender, piece.part
+            self._say(attempt, address, HEADER.pack(piece.data.size, PIECE, round_number, *fields), round_number, piece.data)
+
+    def flush(self, attempt: int, addresses: Iterable[str], round_number: int = TUPLES) -> None:
+        """Have all that was sent to these leave. Raises ExchangeError, Abandoned."""
+        for address in addresses:
+            with self._changed:
+                link = self._links.get((_channel(round_number), address))
+            if link is not None:
+                link.flush(lambda: self._require(attempt))
 
     def end(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Tell these that they have had everything. Raises ExchangeError, Abandoned."""
@@ -126,13 +128,14 @@ class Exchange:
             if address == self.address:
                 self._mark(attempt, round_number, address)
             else:
-                self._say(attempt, round_number, address, _HEADER.pack(_MARK, attempt, *_NOTHING), None)
+                self._say(attempt, address, HEADER.pack(0, MARK, round_number, attempt, *NOTHING[2:]), round_number)
+        self.flush(attempt, addresses, round_number)
 
-    def connect(self, addresses: Sequence[str], round_number: int = TUPLES) -> None:
+    def connect(self, attempt: int, addresses: Sequence[str], round_number: int = TUPLES) -> None:
         """Open streams to these, so that they hear of us before our first piece is ready. Raises ExchangeError."""
         for address in addresses:
             if address != self.address:
-                self._link(round_number, address)
+                self._link(_channel(round_number), address, attempt)
 
     def pieces(self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES, *, each: bool = False) -> Iterator[Piece]:
         """These tasks' pieces of a round, until all senders have ended; those of one sender in the order in which it sent them to a task.
@@ -150,9 +153,11 @@ class Exchange:
                     if not found.missing(round_number) and found.expected is not None:
                         return
                     if not self._changed.wait(self._beat_seconds):
-                        self._note_silence(found.missing(round_number), silent)
+                        self._note_silence(found.missing(round_number), _channel(round_number), silent)
                     continue
                 found.nbytes -= sum(piece.data.size for piece in came)
+                if self._paused:
+                    self._go_on()
             yield from came
 
     def fail(self, attempt: int, failure: Exception) -> None:
@@ -178,7 +183,8 @@ class Exchange:
 
     def hears(self, sender: str) -> bool:
         """Whether a stream of this sender is open."""
-        return sender in self._heard
+        with self._changed:
+            return any(stream.sender == sender for stream in self._streams)
 
     def finish(self, attempt: int) -> None:
         """The attempt is over: what is there of it, or still comes, is dropped."""
@@ -186,7 +192,7 @@ class Exchange:
             self._over = max(self._over, attempt)
             for number in [number for number in self._attempts if number <= self._over]:
                 del self._attempts[number]
-            self._changed.notify_all()
+            self._go_on()
 
     def keep_links(self, addresses: Sequence[str]) -> None:
         """Close the streams to all others: workers that are gone."""
@@ -198,7 +204,9 @@ class Exchange:
     def close(self) -> None:
         self._closed.set()
         self.keep_links(())
-        shut_down(self._server)
+        with self._changed:
+            self._changed.notify_all()
+        self._server.close()
 
     def _require(self, attempt: int) -> None:
         with self._changed:
@@ -212,33 +220,51 @@ class Exchange:
             raise found.failure
         return found
 
-    def _note_silence(self, missing: frozenset[str], silent: dict[str, int]) -> None:
+    def _go_on(self) -> None:
+        """What attempts there are has changed: have those look who wait, and read streams again that need not wait any more."""
+        going = [stream for attempt, stream in self._paused if not self._is_ahead(attempt)]
+        self._paused = [(attempt, stream) for attempt, stream in self._paused if stream not in going]
+        for stream in going:
+            stream.resume()
+        self._changed.notify_all()
+
+    def _is_ahead(self, attempt: int, nbytes: int = 0) -> bool:
+        """Whether, with so many bytes more, there is too much of an attempt that is not the one worked on."""
+        found = self._attempts.get(attempt)
+        if attempt <= self._over or found is None or self._closed.is_set():
+            return False
+        worked_on = min((number for number, one in self._attempts.items() if one.expected is not None), default=-1)
+        return attempt != worked_on and found.nbytes + nbytes > AHEAD_BYTES
+
+    def _note_silence(self, missing: frozenset[str], channel: int, silent: dict[str, int]) -> None:
         """After a wait in which nothing changed."""
         recent = time.monotonic() - 2 * self._beat_seconds
+        heard = {stream.sender for stream in self._streams if stream.channel == channel and stream.heard_at >= recent}
         for sender in missing:
-            heard = sender == self.address or self._heard.get(sender, 0.0) >= recent
-            silent[sender] = 0 if heard else silent.get(sender, 0) + 1
+            silent[sender] = 0 if sender == self.address or sender in heard else silent.get(sender, 0) + 1
             if silent[sender] >= SILENT_BEATS:
                 raise ExchangeError(f"nothing came from the worker at {sender} for {SILENT_BEATS * self._beat_seconds:.0f} s")
 
-    def _say(self, attempt: int, round_number: int, address: str, header: bytes, data: pa.RecordBatch | None) -> None:
-        """On the stream to the address; on a new one if it has broken since the attempt before, as when another worker is there now."""
-        link = self._link(round_number, address)
-        is_first, link.attempt = link.attempt != attempt, attempt
-        try:
-            link.send(header, data)
-        except ExchangeError:
-            if not is_first:
-                raise
-            link = self._link(round_number, address)
-            link.attempt = attempt
-            link.send(header, data)
+    def _say(self, attempt: int, address: str, header: bytes, round_number: int, data: pa.Buffer | None = None) -> None:
+        self._link(_channel(round_number), address, attempt).send(header, data, lambda: self._require(attempt))
 
-    def _link(self, round_number: int, address: str) -> _Link:
+    def _link(self, channel: int, address: str, attempt: int) -> Link:
+        """The stream to an address; a new one if it has broken since the attempt before, as when another worker is there now.
+
+        Each channel's are opened and sent on by one thread.
+        """
         with self._changed:
-            link = self._links.get((round_number, address))
-            if link is None or link.broken:
-                link = self._links[round_number, address] = _Link(self._security, address, self.address, round_number)
+            former = self._links.get((channel, address))
+        if former is not None and (former.attempt == attempt or not former.is_over):
+            former.attempt = attempt
+            return former
+        try:
+            link = Link(self._security, address, channel, self.address, attempt)
+        finally:
+            if former is not None:  # only now: as the next one is known there, its end fails no attempt of that
+                former.close()
+        with self._changed:
+            self._links[channel, address] = link
         return link
 
     def _beat(self) -> None:
@@ -248,16 +274,15 @@ class Exchange:
             for link in links:
                 link.beat()
 
-    def _take(self, attempt: int, round_number: int, piece: Piece) -> None:
+    def _take_own(self, attempt: int, round_number: int, piece: Piece) -> None:
         with self._changed:
-            while True:
-                if attempt <= self._over:
-                    return
-                found = self._attempts.setdefault(attempt, _Attempt())
-                worked_on = min((number for number, one in self._attempts.items() if one.expected is not None), default=-1)
-                if attempt == worked_on or found.nbytes + piece.data.size <= AHEAD_BYTES or self._closed.is_set():
-                    break
+            while self._is_ahead(attempt, piece.data.size):
                 self._changed.wait()
+            self._take(attempt, round_number, piece)
+
+    def _take(self, attempt: int, round_number: int, piece: Piece) -> None:
+        if attempt > self._over:
+            found = self._attempts.setdefault(attempt, _Attempt())
             found.pieces[round_number, piece.task].append(piece)
             found.nbytes += piece.data.size
             if found.nbytes >= found.wake_bytes:
@@ -271,103 +296,38 @@ class Exchange:
                 if not found.missing(round_number):
                     self._changed.notify_all()
 
-    def receive(self, sender: str, round_number: int, reader: Any) -> None:
-        """Take what comes on a stream, until it ends. Called by the server, in a thread of the stream's own."""
-        try:
-            for chunk in _chunks(reader):
-                kind, attempt, task, area, place, number, asking, part = _HEADER.unpack(chunk.app_metadata)
-                self._heard[sender] = time.monotonic()
-                if kind == _PIECE:
-                    self.moved += 1
-                    self._take(attempt, round_number, Piece(task, area, place, chunk.data.column(0)[0].as_buffer(), number, asking, part))
-                elif kind == _MARK:
-                    self._mark(attempt, round_number, sender)
-        finally:
-            with self._changed:
-                self._heard.pop(sender, None)
-                for found in self._attempts.values():
-                    if sender in found.missing(round_number) and found.failure is None:
-                        found.failure = ExchangeError(f"the worker at {sender} broke off before it had sent everything")
-                self._changed.notify_all()
+    def opened(self, stream: Stream) -> None:
+        """Called by the thread that reads streams, as are the next two."""
+        with self._changed:
+            self._streams.add(stream)
 
-
-class _Link:
-    """A persistent stream to another worker."""
-
-    def __init__(self, security: Security, address: str, own: str, round_number: int) -> None:
-        self._address = address
-        self._lock = threading.Lock()
-        self.broken = False
-        self.attempt = -1
-        """The last one that something was sent for; of the thread that sends."""
-        try:
-            self._client = security.client(address)
-            descriptor = flight.FlightDescriptor.for_command(f"{round_number} {own}".encode())
-            self._writer, _ = self._client.do_put(descriptor, _SCHEMA, security.call())
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise self._error(error) from error
-
-    def send(self, header: bytes, data: pa.RecordBatch | None) -> None:
-        with self._lock:
-            try:
-                if data is None:
-                    self._writer.write_metadata(pa.py_buffer(header))
-                else:
-                    self._writer.write_with_metadata(data, pa.py_buffer(header))
-            except (flight.FlightError, pa.ArrowException, OSError) as error:
-                self.broken = True
-                raise self._error(error) from error
-
-    def beat(self) -> None:
-        if self._lock.acquire(blocking=False):  # otherwise something is being sent, which says as much
-            try:
-                self._writer.write_metadata(pa.py_buffer(_HEADER.pack(_BEAT, 0, *_NOTHING)))
-            except (flight.FlightError, pa.ArrowException, OSError):
-                self.broken = True
-            finally:
-                self._lock.release()
-
-    def close(self) -> None:
-        self.broken = True
-        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError), self._lock:
-            self._writer.close()
-            self._client.close()
-
-    def _error(self, error: Exception) -> ExchangeError:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].split(". gRPC client")[0][:200]
-        return ExchangeError(f"the worker at {self._address} cannot be reached: {reason}")
-
-
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, exchange: Exchange, location: str, options: dict[str, Any]) -> None:
-        super().__init__(location, **options)
-        self._exchange = exchange
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        round_number, _, sender = descriptor.command.decode().partition(" ")
-        self._exchange.receive(sender, int(round_number) if round_number.isdecimal() else TUPLES, reader)
-
-
-def _serve(exchange: Exchange, host: str, ports: Sequence[int]) -> _Server:
-    security = exchange._security
-    failure: Exception | None = None
-    for port in ports:
-        try:
-            return _Server(exchange, f"{security.scheme}://{endpoint(host, port)}", security.server(exchange.gate))
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            failure = error
-    raise OSError(f"{host}: none of the ports {ports[0]} to {ports[-1]} can be served on: {failure}")
-
-
-def _chunks(reader: Any) -> Iterator[Any]:
-    while True:
-        try:
-            yield reader.read_chunk()
-        except StopIteration:
+    def came(self, stream: Stream, header: Header, data: pa.Buffer | None) -> None:
+        _, kind, round_number, attempt, task, area, place, number, sender, part = header
+        if kind == MARK:
+            self._mark(attempt, round_number, stream.sender)
             return
+        if kind != PIECE:
+            raise ValueError(f"a frame of the kind {kind}")
+        self.moved += 1
+        piece = Piece(task, area, place, _NOTHING if data is None else data, number, sender, part)
+        with self._changed:
+            self._take(attempt, round_number, piece)
+            if self._is_ahead(attempt):
+                stream.pause()
+                self._paused.append((attempt, stream))
+
+    def ended(self, stream: Stream) -> None:
+        with self._changed:
+            self._streams.discard(stream)
+            self._paused = [(attempt, paused) for attempt, paused in self._paused if paused is not stream]
+            newer = [one.since for one in self._streams if (one.channel, one.sender) == (stream.channel, stream.sender)]
+            for attempt, found in self._attempts.items():
+                rounds = [number for number in range(len(found.expected or ())) if _channel(number) == stream.channel]
+                is_missed = any(stream.sender in found.missing(number) for number in rounds)
+                if is_missed and found.failure is None and attempt < min(newer, default=attempt + 1):
+                    found.failure = ExchangeError(f"the worker at {stream.sender} broke off before it had sent everything")
+            self._changed.notify_all()
 
 
-def _binary(data: pa.Buffer) -> pa.RecordBatch:
-    """A one-value batch around a buffer, without a copy."""
-    offsets = pa.py_buffer(b"\0\0\0\0" + data.size.to_bytes(4, "little"))
-    return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])], schema=_SCHEMA)
+def _channel(round_number: int) -> int:
+    return min(round_number, CONVERSATION)

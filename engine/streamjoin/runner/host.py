@@ -4,8 +4,8 @@ The host has everything loaded that a worker needs (``daemon``), and then only w
 of a second. The host knows how the former process ended: by which signal, and whether the kernel ran out of memory. The next process tells
 the driver.
 
-Always holds: a host has one thread when it forks; it never opens a gRPC channel, which no fork survives; and a worker does not outlive its
-host (on Linux by the parent-death signal, elsewhere because it notices that its parent has changed).
+Always holds: a host has one thread when it forks; and a worker does not outlive its host (on Linux by the parent-death signal, elsewhere
+because it notices that its parent has changed).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Pool:
         self.moved_at = time.monotonic()
         """When anything of any attempt last moved."""
         self._closed = threading.Event()
-        self.gate = Gate(security)
+        self.gate = Gate()
         self._server = ControlServer(security, self.gate, lambda connection: _Caller(self, connection).heard, host=host, port=port)
         self.address = endpoint(host, self._server.port)
         self.hosts = hosts(self)

@@ -6,7 +6,6 @@ no message, log or representation.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
 import ssl
@@ -15,13 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pyarrow import flight
 
 LOG_SECONDS = 60.0
 """Refusals are logged once in so many seconds, with their number."""
-HEADER = "authorization"
 _log = logging.getLogger("streamjoin.exchange")
 
 
@@ -60,10 +55,6 @@ class Security:
         """New security, with a secret that nobody has seen."""
         return cls(secrets.token_hex(32).encode())
 
-    @property
-    def scheme(self) -> str:
-        return "grpc" if self.tls is None else "grpc+tls"
-
     def server_context(self) -> ssl.SSLContext | None:
         """For those that take calls; None: without TLS."""
         if self.tls is None:
@@ -76,44 +67,17 @@ class Security:
         """For those that call: only certificates of our authority, for our name, are taken. None: without TLS."""
         return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
 
-    def client(self, address: str) -> flight.FlightClient:
-        """A client of ``host:port``. It connects with its first call."""
-        if self.tls is None:
-            return flight.FlightClient(f"grpc://{address}")
-        return flight.FlightClient(
-            f"grpc+tls://{address}", tls_root_certs=self.tls.authority.read_bytes(), override_hostname=self.tls.name
-        )
 
-    def call(self) -> flight.FlightCallOptions:
-        """The option that shows the secret, for each call."""
-        return flight.FlightCallOptions(headers=[(HEADER.encode(), b"Bearer " + self.secret)])
+class Gate:
+    """Counts and logs those that do not show the secret."""
 
-    def server(self, gate: Gate) -> dict[str, Any]:
-        """Arguments of a Flight server that lets in whom the gate does."""
-        tls = self.tls
-        certificates = [] if tls is None else [(tls.certificate.read_bytes(), tls.key.read_bytes())]
-        return {"middleware": {"gate": gate}, "tls_certificates": certificates}
-
-
-class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls that do not show the secret; counts and logs them."""
-
-    def __init__(self, security: Security, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._expected = b"Bearer " + security.secret
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self.refused = 0
         """Calls, since the start."""
         self._told = 0
         self._told_at = float("-inf")
-
-    def start_call(self, info: Any, headers: Any) -> None:
-        """Called by Flight: raises FlightUnauthenticatedError to refuse a call."""
-        shown = headers.get(HEADER) or [""]
-        value = shown[0].encode() if isinstance(shown[0], str) else bytes(shown[0])
-        if not hmac.compare_digest(value, self._expected):
-            self.refuse()
-            raise flight.FlightUnauthenticatedError("the application's secret was not shown")
 
     def refuse(self) -> None:
         """Count a caller that has not shown the secret."""
@@ -123,10 +87,3 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             if now - self._told_at >= LOG_SECONDS:
                 _log.warning("refused %d calls that did not show the application's secret", self.refused - self._told)
                 self._told, self._told_at = self.refused, now
-
-
-def shut_down(server: flight.FlightServerBase, seconds: float = 2.0) -> None:
-    """End a server. Flight waits for calls that go on, and ours last as long as the processes at their other ends: not for long, here."""
-    thread = threading.Thread(target=server.shutdown, name="shutdown", daemon=True)
-    thread.start()
-    thread.join(seconds)

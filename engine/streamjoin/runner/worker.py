@@ -34,9 +34,10 @@ from streamjoin.io.base import SourceError
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
 from streamjoin.runner.control import Connection, call
-from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange, ExchangeError
+from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
 from streamjoin.runner.security import Security
+from streamjoin.runner.streams import ExchangeError
 from streamjoin.state.store import RunStore
 
 RECONNECT_SECONDS = 10.0
@@ -166,7 +167,7 @@ class Worker:
             exchange.keep_links(receivers)
             if own not in assignment.splits:
                 return
-            exchange.connect(receivers)
+            exchange.connect(attempt, receivers)
             for index in assignment.splits[own]:
                 for piece in route(assignment.spec, index):
                     if piece.area < 0:  # the split's report goes with ours
@@ -186,8 +187,8 @@ class Worker:
         parts: list[Part] = []
         joined: list[Joined] = []
         try:
-            for number in rounds:
-                exchange.connect(everyone, number)
+            if rounds:
+                exchange.connect(attempt, everyone, CONVERSATION)
             for task in work.tasks:
                 parts.append(join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store))
                 self._done += 1
@@ -216,11 +217,14 @@ class Worker:
         links: dict[int, Link] = {}
 
         def send(pieces: Iterable[Piece]) -> None:
+            addresses = set()
             for piece in pieces:
-                exchange.send(attempt, assignment.addresses[piece.task], piece, CONVERSATION)
+                addresses.add(address := assignment.addresses[piece.task])
+                exchange.send(attempt, address, piece, CONVERSATION)
+            exchange.flush(attempt, addresses, CONVERSATION)
 
         try:
-            exchange.connect(speakers, CONVERSATION)
+            exchange.connect(attempt, speakers, CONVERSATION)
             for task in work.tasks:
                 links[task] = Link.begun(assignment.spec, task, exchange.pieces(attempt, [task]), self._store)
                 self._done += 1

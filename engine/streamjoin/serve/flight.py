@@ -31,13 +31,14 @@ from streamjoin.endpoint import endpoint
 from streamjoin.query.continuous import Position
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.messages import Form
-from streamjoin.runner.security import HEADER, shut_down
 from streamjoin.serve.admission import Admission, Refused
 from streamjoin.serve.followers import Follower, Over, Rows
 from streamjoin.serve.messages import BodyError, FollowTicket, QueryWish, read_ticket
 from streamjoin.serve.queries import QueryApi
 
 METHOD, CALL = "Flight", "DoGet"
+HEADER = "authorization"
+CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 """The time between two looks for followers that take too long."""
 _UNAVAILABLE = (Why.BUSY, Why.STORAGE, Why.GONE)
@@ -58,7 +59,10 @@ class FlightPort:
 
     def close(self) -> None:
         self._patience.close()
-        shut_down(self._server)
+        # Flight waits for calls that go on, and those of followers may last: not for long, here.
+        thread = threading.Thread(target=self._server.shutdown, name="shutdown", daemon=True)
+        thread.start()
+        thread.join(CLOSE_SECONDS)
 
     def __enter__(self) -> FlightPort:
         return self

@@ -1,0 +1,47 @@
+"""How the two ends of a connection show each other that they have the application's secret, without sending it:
+
+    called   PURPOSE, 32 random bytes
+    caller   32 random bytes, HMAC(secret, PURPOSE, "caller", the called end's bytes, the caller's)
+    called   HMAC(secret, PURPOSE, "called", the called end's bytes, the caller's)
+
+A purpose is a line that says what the connection is for.
+
+Always holds: what was said on one connection proves nothing on another, nor for another purpose, nor for the other end.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Generator
+
+NONCE_BYTES = PROOF_BYTES = 32
+
+Proof = Generator[tuple[bytes, int], bytes | None, bytes | None]
+"""Yields what to say, and how many bytes of the other end it needs then. Returns the last words, or None: the other end proved nothing."""
+
+
+def called(secret: bytes, purpose: bytes) -> Proof:
+    """The end that is called."""
+    ours = secrets.token_bytes(NONCE_BYTES)
+    came = yield purpose + ours, NONCE_BYTES + PROOF_BYTES
+    assert came is not None
+    theirs, shown = came[:NONCE_BYTES], came[NONCE_BYTES:]
+    if not hmac.compare_digest(shown, _proof(secret, purpose, b"caller", ours, theirs)):
+        return None
+    return _proof(secret, purpose, b"called", ours, theirs)
+
+
+def caller(secret: bytes, purpose: bytes) -> Proof:
+    """The end that calls."""
+    if (yield b"", len(purpose)) != purpose:
+        return None
+    theirs, ours = (yield b"", NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
+    assert theirs is not None
+    shown = yield ours + _proof(secret, purpose, b"caller", theirs, ours), PROOF_BYTES
+    assert shown is not None
+    return b"" if hmac.compare_digest(shown, _proof(secret, purpose, b"called", theirs, ours)) else None
+
+
+def _proof(secret: bytes, purpose: bytes, end: bytes, of_called: bytes, of_caller: bytes) -> bytes:
+    return hmac.digest(secret, purpose + end + of_called + of_caller, "sha256")

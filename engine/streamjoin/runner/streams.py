@@ -1,0 +1,364 @@
+"""Streams of frames from worker to worker, each over a TCP connection of its own, with TLS if there are certificates.
+
+A frame is a header and, after it, what it brings, as that lies in memory. A :class:`Link` is the end of a stream that sends: frames leave
+in the thread that sends them, small ones several together. A :class:`Stream` is the other end: one thread of a worker reads all streams
+that lead to it (asyncio), and wakes nobody for a frame that nobody waits for.
+
+Always holds: no byte of a stranger is taken for part of a frame; frames are given on in order, each once all of it is there; and whoever
+sends to an end that does not read is asked every ``PATIENCE_SECONDS`` whether it wants to wait on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from streamjoin.endpoint import endpoint, parts_of
+from streamjoin.runner import proof
+from streamjoin.runner.security import Gate, Security
+from streamjoin.runner.serving import PROOF_SECONDS, Serving, listening
+
+PURPOSE = b"streamjoin-exchange/1\n"
+HEADER = struct.Struct("<QBHqiibhii")
+"""Bytes that it brings, kind, round, attempt, task, area, place, number, sender, part."""
+PIECE, MARK, BEAT, NAME = range(4)
+"""Kinds. The first frame of a stream is a name: its channel, its first attempt, and the address of who sends."""
+NOTHING = (0,) * 8
+TOGETHER_BYTES = 1 << 16
+"""Frames to one worker wait for others until they have so many bytes, or are flushed."""
+READ_BYTES = 1 << 15
+"""A larger frame is read straight to where it stays."""
+PATIENCE_SECONDS = 1.0
+MOST_PARTS = 512
+"""The system takes 1,024 at once."""
+_log = logging.getLogger("streamjoin.exchange")
+
+Header = tuple[int, ...]
+"""The fields of ``HEADER``."""
+
+
+class ExchangeError(RuntimeError):
+    """A worker cannot be reached, or went silent: the attempt is over, and the next one may succeed."""
+
+
+class Listener(Protocol):
+    """Who takes frames, in the thread that reads them. What these raise ends the stream."""
+
+    def opened(self, stream: Stream) -> None:
+        """Whoever sends has proved itself and given its name."""
+
+    def came(self, stream: Stream, header: Header, data: pa.Buffer | None) -> None:
+        """A frame, all of it."""
+
+    def ended(self, stream: Stream) -> None:
+        """Nothing more will come."""
+
+
+class Stream(asyncio.BufferedProtocol):
+    """The end of a stream that leads here."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, security: Security, gate: Gate, listener: Listener, connected: set[Stream]
+    ) -> None:
+        """``connected``: it is among these as long as it is."""
+        self._loop, self._gate, self._listener, self._connected = loop, gate, listener, connected
+        self.channel, self.sender, self.since = -1, "", -1
+        """What its name says, once it has come; ``since``: the first attempt of which anything comes here."""
+        self.heard_at = 0.0
+        """When something last came (``time.monotonic``)."""
+        self._transport: Any = None
+        self._proving: proof.Proof | None = proof.called(security.secret, PURPOSE)
+        """None: proved."""
+        self._wanted = 0
+        """The bytes for which ``_proving`` waits."""
+        self._deadline: asyncio.TimerHandle
+        """For the proof."""
+        self._read = bytearray(READ_BYTES)
+        self._view = memoryview(self._read)
+        self._filled = 0
+        self._large: tuple[Header, pa.Buffer, memoryview] | None = None
+        """A frame that is read to where it stays: its header, that place, and what is left of this."""
+
+    def pause(self) -> None:
+        """Read nothing more, until :meth:`resume`. From the thread that reads."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """From any thread; returns at once."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._resume)
+
+    def _resume(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def end(self) -> None:
+        """From the thread that reads."""
+        self._transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by asyncio, as are the next three."""
+        self._transport = transport
+        self._connected.add(self)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._deadline = self._loop.call_later(PROOF_SECONDS, self.end)
+        self._go_on_proving(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :] if self._large is None else self._large[2]
+
+    def buffer_updated(self, count: int) -> None:
+        self.heard_at = time.monotonic()
+        try:
+            if self._large is not None:
+                header, data, left = self._large
+                if count < len(left):
+                    self._large = header, data, left[count:]
+                    return
+                self._large = None
+                self._frame(header, data)
+            else:
+                self._filled += count
+                self._take()
+        except Exception:
+            _log.exception("a stream from a worker was ended, as what came could not be taken")
+            self.end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connected.discard(self)
+        self._deadline.cancel()
+        if self.sender:
+            self._listener.ended(self)
+        elif self._proving is not None and self.heard_at > 0:
+            self._gate.refuse()
+
+    def _take(self) -> None:
+        """What has come as far as it is whole; the rest stays, at the front."""
+        at = 0
+        while self._proving is not None and not self._transport.is_closing():
+            if self._filled - at < self._wanted:
+                break
+            begin, at = at, at + self._wanted
+            self._go_on_proving(bytes(self._view[begin:at]))
+        while self._proving is None and self._large is None and self._filled - at >= HEADER.size:
+            header: Header = HEADER.unpack_from(self._read, at)
+            begin, end = at + HEADER.size, at + HEADER.size + header[0]
+            if end <= self._filled:
+                self._frame(header, pa.py_buffer(bytes(self._view[begin:end])) if header[0] else None)
+                at = end
+            elif end - at > READ_BYTES:
+                data = pa.allocate_buffer(header[0])
+                left = memoryview(data).cast("B")
+                came = self._filled - begin
+                left[:came] = self._view[begin : self._filled]
+                self._large, at = (header, data, left[came:]), self._filled
+            else:
+                break
+        if at:
+            self._filled -= at
+            self._view[: self._filled] = self._view[at : at + self._filled]
+
+    def _frame(self, header: Header, data: pa.Buffer | None) -> None:
+        if self.sender:
+            if header[1] != BEAT:
+                self._listener.came(self, header, data)
+            return
+        if header[1] != NAME or data is None:
+            raise ValueError("a stream began without a name")
+        channel, since, self.sender = data.to_pybytes().decode().split(" ")
+        self.channel, self.since = int(channel), int(since)
+        self._listener.opened(self)
+
+    def _go_on_proving(self, came: bytes | None) -> None:
+        assert self._proving is not None
+        try:
+            said, self._wanted = self._proving.send(came)
+            self._transport.write(said)
+        except StopIteration as end:
+            if end.value is None:
+                self.end()
+                return
+            self._transport.write(end.value)
+            self._deadline.cancel()
+            self._proving = None
+
+
+class StreamServer:
+    """Takes streams, in a thread of its own."""
+
+    def __init__(self, security: Security, gate: Gate, listener: Listener, host: str, ports: Sequence[int]) -> None:
+        """Serves at once, at the first of these ports that is free (0: any). Raises OSError when none is."""
+        sock = listening(host, ports)
+        self.address = endpoint(host, sock.getsockname()[1])
+        self._streams: set[Stream] = set()
+        self._serving = Serving("receiving")
+        loop = self._serving.loop
+        self._serving.begin(sock, lambda: Stream(loop, security, gate, listener, self._streams), security.server_context())
+
+    def close(self) -> None:
+        """End all streams."""
+        self._serving.close(self._end)
+
+    async def _end(self) -> None:
+        for stream in list(self._streams):
+            stream.end()
+
+
+class Link:
+    """The end of a stream that leads away. Safe for use by several threads."""
+
+    def __init__(self, security: Security, address: str, channel: int, own: str, attempt: int) -> None:
+        """Connects. ``own``: our address; ``attempt``: the first that anything is sent for. Raises ExchangeError."""
+        self.address = address
+        self.broken = False
+        self.attempt = attempt
+        """The last one that something was sent for; of the thread that sends."""
+        self._lock = threading.Lock()
+        self._waiting: list[bytes | memoryview] = []
+        """Frames that wait for others, in parts."""
+        self._waiting_bytes = 0
+        try:
+            self._socket = _connected(security, address)
+        except OSError as error:
+            raise self._error(error) from error
+        self._poll_in, self._poll_out = select.poll(), select.poll()
+        self._poll_in.register(self._socket, select.POLLIN)
+        self._poll_out.register(self._socket, select.POLLOUT)
+        name = f"{channel} {attempt} {own}".encode()
+        self.send(HEADER.pack(len(name), NAME, *NOTHING), pa.py_buffer(name), lambda: None)
+        self.flush(lambda: None)
+
+    def send(self, header: bytes, data: pa.Buffer | None, waits: Callable[[], object]) -> None:
+        """Send a frame, with others or at the next :meth:`flush`. ``waits`` is called every so often while the other end does not read;
+        what it raises breaks the stream off. Raises ExchangeError."""
+        with self._lock:
+            self._waiting.append(header)
+            self._waiting_bytes += len(header)
+            if data is not None and data.size:
+                self._waiting.append(memoryview(data).cast("B"))
+                self._waiting_bytes += data.size
+            if self._waiting_bytes >= TOGETHER_BYTES:
+                self._send_waiting(waits)
+
+    def flush(self, waits: Callable[[], object]) -> None:
+        """Have all frames leave. Raises ExchangeError, and what ``waits`` does."""
+        with self._lock:
+            self._send_waiting(waits)
+
+    def beat(self) -> None:
+        """Say that we are here, unless that would wait for the other end, or something is being sent, which says as much."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self.broken and self._poll_out.poll(0):
+                    self._waiting.append(HEADER.pack(0, BEAT, *NOTHING))
+                    self._send_waiting(lambda: None)
+            except ExchangeError:
+                pass  # whoever sends next finds it broken
+            finally:
+                self._lock.release()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is broken, as far as can be known without sending: the other end says nothing, so what comes is its end."""
+        return self.broken or bool(self._poll_in.poll(0))
+
+    def close(self) -> None:
+        """Give the stream up; who sends on it meanwhile gets a ExchangeError."""
+        self.broken = True
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own would take its state from under who sends
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _send_waiting(self, waits: Callable[[], object]) -> None:
+        parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        try:
+            if self.broken:
+                raise ConnectionError("its stream has broken")
+            _send_all(self._socket, parts, waits)
+        except BaseException as error:
+            self.broken = True
+            if isinstance(error, (OSError, ValueError)):
+                raise self._error(error) from error
+            raise
+
+    def _error(self, error: Exception) -> ExchangeError:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        return ExchangeError(f"the worker at {self.address} cannot be reached: {reason.splitlines()[0][:200]}")
+
+
+def _connected(security: Security, address: str) -> socket.socket:
+    """A connection whose two ends have proved themselves."""
+    connection = socket.create_connection(parts_of(address), timeout=PROOF_SECONDS)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        context = security.client_context()
+        if context is not None and security.tls is not None:
+            connection = context.wrap_socket(connection, server_hostname=security.tls.name)
+        proving, came = proof.caller(security.secret, PURPOSE), None
+        while True:
+            try:
+                said, wanted = proving.send(came)
+            except StopIteration as end:
+                if end.value is None:
+                    raise ConnectionError("it did not prove that it has the application's secret") from None
+                break
+            connection.sendall(said)
+            came = _received(connection, wanted)
+        connection.settimeout(PATIENCE_SECONDS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    came = b""
+    while len(came) < count:
+        more = connection.recv(count - len(came))
+        if not more:
+            raise ConnectionError("it hung up, as it does where the application's secret was not shown")
+        came += more
+    return came
+
+
+def _send_all(connection: socket.socket, parts: Sequence[bytes | memoryview], waits: Callable[[], object]) -> None:
+    is_tls = isinstance(connection, ssl.SSLSocket)
+    left = deque(memoryview(part) for part in (_joined(parts) if is_tls else parts))
+    while left:
+        try:
+            sent = connection.send(left[0]) if is_tls else connection.sendmsg(list(islice(left, MOST_PARTS)))
+        except TimeoutError:
+            waits()
+            continue
+        while left and sent >= len(left[0]):
+            sent -= len(left.popleft())
+        if sent:
+            left[0] = left[0][sent:]
+
+
+def _joined(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """As few parts, as each costs encryption by itself; what is large stays as it lies in memory."""
+    joined: list[bytes | memoryview] = []
+    small = bytearray()
+    for part in parts:
+        if len(part) < TOGETHER_BYTES:
+            small += part
+        else:
+            joined += [bytes(small), part]
+            small = bytearray()
+    return [part for part in (*joined, bytes(small)) if len(part)]
