@@ -359,7 +359,10 @@ def came_to_its_end(connection: socket.socket) -> bool:
         return True
 
 
-def test_over_tls_only_certificates_of_the_authority_are_taken(make: Callable[..., Exchange], tmp_path: Path) -> None:
+def test_over_tls_only_certificates_of_the_authority_are_taken(
+    make: Callable[..., Exchange], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PROOF_SECONDS", 1.0)
     for name in ("ours", "theirs"):
         Authority(tmp_path / name).issue("streamjoin")
     ours, theirs = (Security(b"the same", Tls.of(tmp_path / name, "streamjoin")) for name in ("ours", "theirs"))

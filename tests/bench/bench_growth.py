@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import matplotlib as mpl
 import numpy as np
+import psutil
 import pyarrow as pa
 from matplotlib.figure import Figure
 
@@ -30,8 +32,9 @@ from bench.engine import full, job_of, join, spark_runner, timed
 from bench.report import LEFT, STYLE, counts, machine, millions, options, table
 from bench.workloads import WORKLOADS, write_file
 from harness import SECOND, START
-from streamjoin.epoch.ports import Runner
+from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.runner.spark import SparkRunner
 
 WINDOW_SECONDS = 1000
 FILL_ROWS = 1_000_000
@@ -85,19 +88,32 @@ def by_held(root: Path, runners: dict[str, Runner], held: list[int], sizes: list
     return found
 
 
-def by_workers(root: Path, runner: Runner, workers: list[int], rows: int, epochs: int) -> dict[int, float]:
+def by_workers(root: Path, runner: SparkRunner, workers: list[int], rows: int, epochs: int) -> dict[int, tuple[float, float]]:
+    """Rows/s, and milliseconds of processor time an epoch, the driver's Python and all workers together."""
     place = root / "workers"
     WORKLOADS["W1"].generate(place, rows, full(1) + epochs)
     found = {}
     for count in workers:
-        run = timed(join(job_of(place, WORKLOADS["W1"], workers=count), runner))
-        found[count] = 2 * rows / statistics.fmean(run.seconds[full(1) :])
-        print(f"  {count} workers: {found[count]:,.0f} rows/s", flush=True)
+        used: list[float] = []
+
+        def noting(results: Iterator[EpochResult], used: list[float] = used) -> Iterator[EpochResult]:
+            for result in results:
+                used.append(cpu_seconds([os.getpid(), *runner.pool.pids.values()]))
+                yield result
+
+        run = timed(noting(join(job_of(place, WORKLOADS["W1"], workers=count), runner)))
+        rate = 2 * rows / statistics.fmean(run.seconds[full(1) :])
+        found[count] = rate, 1e3 * (used[-1] - used[full(1) - 1]) / (len(used) - full(1))
+        print(f"  {count} workers: {rate:,.0f} rows/s, {found[count][1]:.1f} ms of processor time an epoch", flush=True)
     shutil.rmtree(place)
     return found
 
 
-def tables(held: Speeds, workers: dict[int, float], rows: int) -> None:
+def cpu_seconds(pids: Sequence[int]) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def tables(held: Speeds, workers: dict[int, tuple[float, float]], rows: int) -> None:
     columns = sorted({count for _, _, count in held})
     print("\n**Rows/s by held tuples a side**\n")
     lines = [
@@ -106,10 +122,12 @@ def tables(held: Speeds, workers: dict[int, float], rows: int) -> None:
     ]
     print(table(["", *(f"{count:,}" for count in columns)], lines))
     print(f"\n**Rows/s by workers**, W1, N = {rows:,}\n")
-    print(table(["workers", *map(str, workers)], [["rows/s", *map(millions, workers.values())]]))
+    rates = ["rows/s", *(millions(rate) for rate, _ in workers.values())]
+    used = ["processor time an epoch, ms", *(f"{used:.0f}" for _, used in workers.values())]
+    print(table(["workers", *map(str, workers)], [rates, used]))
 
 
-def draw(path: Path, held: Speeds, workers: dict[int, float], rows: int) -> None:
+def draw(path: Path, held: Speeds, workers: dict[int, tuple[float, float]], rows: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
@@ -126,7 +144,7 @@ def draw(path: Path, held: Speeds, workers: dict[int, float], rows: int) -> None
         left.set_ylabel("million rows/s")
         left.set_title("by held tuples", loc="left")
         left.legend(frameon=False, fontsize=7)
-        right.bar([str(count) for count in workers], [speed / 1e6 for speed in workers.values()], color=LEFT, width=0.6)
+        right.bar([str(count) for count in workers], [rate / 1e6 for rate, _ in workers.values()], color=LEFT, width=0.6)
         right.set_xlabel(f"workers, on {os.cpu_count()} cores")
         right.set_title(f"by workers: W1, N = {rows:,}", loc="left")
         for axes in (left, right):
