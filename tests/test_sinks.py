@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +25,7 @@ from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.several import Sinks, Writers
-from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
+from streamjoin.io.sinks import DICTIONARY_SAMPLE, LOOK_EVERY, ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
 from streamjoin.io.staging import LocalStaging
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sinks, sources
@@ -69,6 +70,21 @@ def test_only_parquet_columns_that_repeat_themselves_get_dictionaries(tmp_path: 
     found = {group.column(index).path_in_schema: group.column(index).has_dictionary_page for index in range(3)}
     assert found == {"id": False, "town": True, "code": True}
     assert len(rows(tmp_path)) == len(numbers)
+
+
+def test_what_gets_a_dictionary_is_decided_anew_by_one_file_in_so_many(tmp_path: Path) -> None:
+    """A copy of the sink, as another process has it, begins by itself."""
+    schema = pa.schema([("id", pa.int64())])
+    unique, repetitive = (pa.record_batch([pa.array(np.arange(DICTIONARY_SAMPLE) % most)], schema=schema) for most in (10**6, 3))
+    target = sink(tmp_path, schema=schema)
+    with_dictionary = []
+    for number in range(LOOK_EVERY + 2):
+        one = target if number < LOOK_EVERY + 1 else pickle.loads(pickle.dumps(target))
+        (staged,) = stage(one, f"w{number}", repetitive if number else unique)
+        target.publish([staged])
+        column = pq.read_metadata(tmp_path / staged.final).row_group(0).column(0)
+        with_dictionary.append(column.has_dictionary_page)
+    assert with_dictionary == [False] * LOOK_EVERY + [True, True]
 
 
 def test_parquet_columns_that_begin_with_nulls_get_dictionaries_by_their_values(tmp_path: Path) -> None:

@@ -223,7 +223,8 @@ class _PartitionWriter(FilesWriter):
         self._metadata = []
         # Iceberg's specification wants decimals as integers where they fit.
         compression = self._config.compression or "none"
-        return ParquetEncoder(stream, self._schema, compression, store_decimal_as_integer=True, metadata_collector=self._metadata)
+        settings = {"store_decimal_as_integer": True, "metadata_collector": self._metadata}
+        return ParquetEncoder(stream, self._schema, compression, self._encodings, **settings)
 
     def _staged(self) -> Staged:
         staged = super()._staged()

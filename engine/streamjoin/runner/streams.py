@@ -41,6 +41,8 @@ TOGETHER_BYTES = 1 << 16
 """Frames to one worker wait for others until they have so many bytes, or are flushed."""
 READ_BYTES = 1 << 15
 """A larger frame is read straight to where it stays."""
+MOST_TLS_BYTES = 1 << 24
+"""OpenSSL takes less than 2 GiB at once."""
 PATIENCE_SECONDS = 1.0
 MOST_PARTS = 512
 """The system takes 1,024 at once."""
@@ -341,7 +343,7 @@ def _send_all(connection: socket.socket, parts: Sequence[bytes | memoryview], wa
     left = deque(memoryview(part) for part in (_joined(parts) if is_tls else parts))
     while left:
         try:
-            sent = connection.send(left[0]) if is_tls else connection.sendmsg(list(islice(left, MOST_PARTS)))
+            sent = connection.send(left[0][:MOST_TLS_BYTES]) if is_tls else connection.sendmsg(list(islice(left, MOST_PARTS)))
         except TimeoutError:
             waits()
             continue
