@@ -55,9 +55,8 @@ def partial(part: type[_Part], value: Mapping[str, Any]) -> _Part:
                 refused.append(name)
             else:
                 known[alias] = inner
-    given = {name for name, info in part.model_fields.items() if (info.alias or name) in value}
-    unknown = value.keys() - {info.alias or name for name, info in part.model_fields.items()}
-    made = part.model_construct(_fields_set=given | unknown, **known)
+    names = {info.alias or name: name for name, info in part.model_fields.items()}
+    made = part.model_construct(_fields_set={names.get(key, key) for key in value}, **known)
     for name in refused:
         made.__dict__.pop(name, None)
     return made

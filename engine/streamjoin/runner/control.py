@@ -65,9 +65,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._heard: Heard | None = None
         """Once the other end has proved itself."""
-        self._proving = (proof.caller if gate is None else proof.called)(security.secret, PURPOSE)
-        self._wanted = 0
-        """The bytes for which ``_proving`` waits."""
+        self._proof = (proof.caller if gate is None else proof.called)(security.secret, PURPOSE)
         self._came = bytearray()
         """What has come and nobody has taken."""
         self._deadline: asyncio.TimerHandle
@@ -106,14 +104,14 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._hub.open.add(self)
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.abort)
-        self._go_on_proving(None)
+        self._go_on_proving()
 
     def data_received(self, data: bytes) -> None:
         self._came += data
         self._has_spoken = True
         try:
-            while self._heard is None and not self._transport.is_closing() and len(self._came) >= self._wanted:
-                self._go_on_proving(self._take(self._wanted))
+            while self._heard is None and not self._transport.is_closing() and len(self._came) >= self._proof.wanted:
+                self._go_on_proving(self._take(self._proof.wanted))
             while self._heard is not None and not self._transport.is_closing() and (message := self._next_message()) is not None:
                 self._heard(message)
         except Exception as error:
@@ -129,15 +127,11 @@ class Connection(asyncio.Protocol):
             if self._gate is not None and self._has_spoken:
                 self._gate.refuse()
 
-    def _go_on_proving(self, came: bytes | None) -> None:
-        try:
-            said, self._wanted = self._proving.send(came)
-            self._transport.write(said)
-        except StopIteration as end:
-            if end.value is None:
-                self.abort()
-                return
-            self._transport.write(end.value)
+    def _go_on_proving(self, came: bytes | None = None) -> None:
+        self._transport.write(self._proof.hear(came))
+        if self._proof.proved is False:
+            self.abort()
+        elif self._proof.proved:
             self._deadline.cancel()
             self._heard = self._listen(self)
             self.proved.set_result(True)

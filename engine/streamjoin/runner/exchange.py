@@ -36,7 +36,6 @@ BEAT_SECONDS = 2.0
 SILENT_BEATS = 8
 """Counted by the receiver's own waits, so that a machine that slept has not heard nothing for hours."""
 
-_NOTHING = pa.py_buffer(b"")
 TUPLES = 0
 """The first round; in those after it all that join are senders."""
 CONVERSATION = 1
@@ -231,10 +230,10 @@ class Exchange:
     def _is_ahead(self, attempt: int, nbytes: int = 0) -> bool:
         """Whether, with so many bytes more, there is too much of an attempt that is not the one worked on."""
         found = self._attempts.get(attempt)
-        if attempt <= self._over or found is None or self._closed.is_set():
+        if found is None or found.nbytes + nbytes <= AHEAD_BYTES or attempt <= self._over or self._closed.is_set():
             return False
         worked_on = min((number for number, one in self._attempts.items() if one.expected is not None), default=-1)
-        return attempt != worked_on and found.nbytes + nbytes > AHEAD_BYTES
+        return attempt != worked_on
 
     def _note_silence(self, missing: frozenset[str], channel: int, silent: dict[str, int]) -> None:
         """After a wait in which nothing changed."""
@@ -301,7 +300,7 @@ class Exchange:
         with self._changed:
             self._streams.add(stream)
 
-    def came(self, stream: Stream, header: Header, data: pa.Buffer | None) -> None:
+    def came(self, stream: Stream, header: Header, data: pa.Buffer) -> None:
         _, kind, round_number, attempt, task, area, place, number, sender, part = header
         if kind == MARK:
             self._mark(attempt, round_number, stream.sender)
@@ -309,7 +308,7 @@ class Exchange:
         if kind != PIECE:
             raise ValueError(f"a frame of the kind {kind}")
         self.moved += 1
-        piece = Piece(task, area, place, _NOTHING if data is None else data, number, sender, part)
+        piece = Piece(task, area, place, data, number, sender, part)
         with self._changed:
             self._take(attempt, round_number, piece)
             if self._is_ahead(attempt):

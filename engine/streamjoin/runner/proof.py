@@ -17,12 +17,41 @@ from collections.abc import Generator
 
 NONCE_BYTES = PROOF_BYTES = 32
 
-Proof = Generator[tuple[bytes, int], bytes | None, bytes | None]
+_Steps = Generator[tuple[bytes, int], bytes | None, bytes | None]
 """Yields what to say, and how many bytes of the other end it needs then. Returns the last words, or None: the other end proved nothing."""
+
+
+class Proof:
+    """One end's."""
+
+    def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
+        self.wanted = 0
+        """The bytes of the other end that are needed next."""
+        self.proved: bool | None = None
+        """Whether the other end has proved itself; None: that is not known yet."""
+
+    def hear(self, came: bytes | None = None) -> bytes:
+        """What to say to the ``wanted`` bytes that came, or, without any, at first."""
+        try:
+            said, self.wanted = self._steps.send(came)
+        except StopIteration as end:
+            self.proved = end.value is not None
+            return end.value or b""
+        return said
 
 
 def called(secret: bytes, purpose: bytes) -> Proof:
     """The end that is called."""
+    return Proof(_called(secret, purpose))
+
+
+def caller(secret: bytes, purpose: bytes) -> Proof:
+    """The end that calls."""
+    return Proof(_caller(secret, purpose))
+
+
+def _called(secret: bytes, purpose: bytes) -> _Steps:
     ours = secrets.token_bytes(NONCE_BYTES)
     came = yield purpose + ours, NONCE_BYTES + PROOF_BYTES
     assert came is not None
@@ -32,8 +61,7 @@ def called(secret: bytes, purpose: bytes) -> Proof:
     return _proof(secret, purpose, b"called", ours, theirs)
 
 
-def caller(secret: bytes, purpose: bytes) -> Proof:
-    """The end that calls."""
+def _caller(secret: bytes, purpose: bytes) -> _Steps:
     if (yield b"", len(purpose)) != purpose:
         return None
     theirs, ours = (yield b"", NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)

@@ -62,7 +62,7 @@ class Listener(Protocol):
     def opened(self, stream: Stream) -> None:
         """Whoever sends has proved itself and given its name."""
 
-    def came(self, stream: Stream, header: Header, data: pa.Buffer | None) -> None:
+    def came(self, stream: Stream, header: Header, data: pa.Buffer) -> None:
         """A frame, all of it."""
 
     def ended(self, stream: Stream) -> None:
@@ -82,10 +82,7 @@ class Stream(asyncio.BufferedProtocol):
         self.heard_at = 0.0
         """When something last came (``time.monotonic``)."""
         self._transport: Any = None
-        self._proving: proof.Proof | None = proof.called(security.secret, PURPOSE)
-        """None: proved."""
-        self._wanted = 0
-        """The bytes for which ``_proving`` waits."""
+        self._proof = proof.called(security.secret, PURPOSE)
         self._deadline: asyncio.TimerHandle
         """For the proof."""
         self._read = bytearray(READ_BYTES)
@@ -117,7 +114,7 @@ class Stream(asyncio.BufferedProtocol):
         self._connected.add(self)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._deadline = self._loop.call_later(PROOF_SECONDS, self.end)
-        self._go_on_proving(None)
+        self._go_on_proving()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._filled :] if self._large is None else self._large[2]
@@ -144,22 +141,20 @@ class Stream(asyncio.BufferedProtocol):
         self._deadline.cancel()
         if self.sender:
             self._listener.ended(self)
-        elif self._proving is not None and self.heard_at > 0:
+        elif not self._proof.proved and self.heard_at > 0:
             self._gate.refuse()
 
     def _take(self) -> None:
         """What has come as far as it is whole; the rest stays, at the front."""
         at = 0
-        while self._proving is not None and not self._transport.is_closing():
-            if self._filled - at < self._wanted:
-                break
-            begin, at = at, at + self._wanted
+        while self._proof.proved is None and self._filled - at >= self._proof.wanted:
+            begin, at = at, at + self._proof.wanted
             self._go_on_proving(bytes(self._view[begin:at]))
-        while self._proving is None and self._large is None and self._filled - at >= HEADER.size:
+        while self._proof.proved and self._large is None and self._filled - at >= HEADER.size:
             header: Header = HEADER.unpack_from(self._read, at)
             begin, end = at + HEADER.size, at + HEADER.size + header[0]
             if end <= self._filled:
-                self._frame(header, pa.py_buffer(bytes(self._view[begin:end])) if header[0] else None)
+                self._frame(header, pa.py_buffer(bytes(self._view[begin:end])))
                 at = end
             elif end - at > READ_BYTES:
                 data = pa.allocate_buffer(header[0])
@@ -173,29 +168,23 @@ class Stream(asyncio.BufferedProtocol):
             self._filled -= at
             self._view[: self._filled] = self._view[at : at + self._filled]
 
-    def _frame(self, header: Header, data: pa.Buffer | None) -> None:
+    def _frame(self, header: Header, data: pa.Buffer) -> None:
         if self.sender:
             if header[1] != BEAT:
                 self._listener.came(self, header, data)
             return
-        if header[1] != NAME or data is None:
+        if header[1] != NAME:
             raise ValueError("a stream began without a name")
         channel, since, self.sender = data.to_pybytes().decode().split(" ")
         self.channel, self.since = int(channel), int(since)
         self._listener.opened(self)
 
-    def _go_on_proving(self, came: bytes | None) -> None:
-        assert self._proving is not None
-        try:
-            said, self._wanted = self._proving.send(came)
-            self._transport.write(said)
-        except StopIteration as end:
-            if end.value is None:
-                self.end()
-                return
-            self._transport.write(end.value)
+    def _go_on_proving(self, came: bytes | None = None) -> None:
+        self._transport.write(self._proof.hear(came))
+        if self._proof.proved is False:
+            self.end()
+        elif self._proof.proved:
             self._deadline.cancel()
-            self._proving = None
 
 
 class StreamServer:
@@ -278,7 +267,7 @@ class Link:
         return self.broken or bool(self._poll_in.poll(0))
 
     def close(self) -> None:
-        """Give the stream up; who sends on it meanwhile gets a ExchangeError."""
+        """Give the stream up; who sends on it meanwhile gets an ExchangeError."""
         self.broken = True
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own would take its state from under who sends
@@ -311,16 +300,12 @@ def _connected(security: Security, address: str) -> socket.socket:
         context = security.client_context()
         if context is not None and security.tls is not None:
             connection = context.wrap_socket(connection, server_hostname=security.tls.name)
-        proving, came = proof.caller(security.secret, PURPOSE), None
-        while True:
-            try:
-                said, wanted = proving.send(came)
-            except StopIteration as end:
-                if end.value is None:
-                    raise ConnectionError("it did not prove that it has the application's secret") from None
-                break
-            connection.sendall(said)
-            came = _received(connection, wanted)
+        own = proof.caller(security.secret, PURPOSE)
+        connection.sendall(own.hear())
+        while own.proved is None:
+            connection.sendall(own.hear(_received(connection, own.wanted)))
+        if not own.proved:
+            raise ConnectionError("it did not prove that it has the application's secret")
         connection.settimeout(PATIENCE_SECONDS)
     except BaseException:
         connection.close()
