@@ -12,8 +12,7 @@ from decimal import Decimal, InvalidOperation, localcontext
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.manifest.field_types import Scalar, instant_micros
-from streamjoin.manifest.fields import until_refused
-from streamjoin.manifest.part import has_unknown
+from streamjoin.manifest.fields import one_of, until_refused
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.sources import ColumnGenerator, GeneratorSource, Hotspot, Uniform
 from streamjoin.manifest.text import field_name
@@ -69,10 +68,7 @@ def generator_problems(
 
 def _column_problems(field: str, how: ColumnGenerator, column: Column) -> Iterator[Problem]:
     given = [form for form in _FORMS if form in how.model_fields_set]
-    if len(given) > 1:
-        yield Problem(field, None, f"has {listed(given, 'and')}; keep one")
-    elif not given and not has_unknown(how):
-        yield Problem(field, None, f"is empty; give one of {listed(_FORMS)}")
+    yield from one_of(field, how, _FORMS)
     if len(given) != 1:
         return
     form = given[0]

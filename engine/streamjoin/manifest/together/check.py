@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from streamjoin.language.errors import SqlError
-from streamjoin.manifest.part import Part, has_unknown
-from streamjoin.manifest.problem import Problem, listed
+from streamjoin.manifest.part import Part
+from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
 
 Check = Iterator[Problem]
@@ -20,16 +20,6 @@ def value_at(part: Part, *names: str) -> Any:
     for name in names:
         value = getattr(value, name, None)
     return value
-
-
-def one_of(field: str, part: Part, names: Sequence[str]) -> Check:
-    """``names`` are the model's; users are told the manifest's."""
-    aliases = {name: type(part).model_fields[name].alias or name for name in names}
-    given = [alias for name, alias in aliases.items() if name in part.model_fields_set]
-    if not given and not has_unknown(part):
-        yield Problem(field, None, f"is empty; give one of {listed(list(aliases.values()))}")
-    elif len(given) > 1:
-        yield Problem(field, None, f"has {listed(given, 'and')}; keep one")
 
 
 def sql_problem(field: str, sql: str, error: SqlError) -> Problem:

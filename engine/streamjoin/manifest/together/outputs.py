@@ -13,13 +13,14 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_projection
 from streamjoin.manifest import model, resolve
+from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.kafka import kafka_client_problems, registry_problems
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.sinks import PostgresSink, Sink
 from streamjoin.manifest.stores import postgres_sink_problems
 from streamjoin.manifest.tables import TABLES, catalog_problems, table_problems
-from streamjoin.manifest.together.check import Check, one_of, sql_problem, value_at
+from streamjoin.manifest.together.check import Check, sql_problem, value_at
 
 
 def sink_checks(field: str, join: model.Join, *, is_read: bool) -> list[Check]:

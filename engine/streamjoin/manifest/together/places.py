@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from streamjoin.location import place, within
 from streamjoin.manifest import model
+from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.together.check import Check, one_of, value_at
+from streamjoin.manifest.together.check import Check, value_at
 from streamjoin.manifest.topics import loop_problems
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from streamjoin.language.errors import SqlError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
+from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.stores import store_problems
-from streamjoin.manifest.together.check import Check, as_text, one_of, sql_problem
+from streamjoin.manifest.together.check import Check, as_text, sql_problem
 from streamjoin.manifest.together.outputs import output_columns
 
 

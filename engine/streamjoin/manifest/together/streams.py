@@ -12,13 +12,14 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import TypeName
 from streamjoin.manifest import model, resolve, sources
+from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.generated import generator_problems
 from streamjoin.manifest.kafka import kafka_client_problems, metadata_problems, raw_problems, registry_problems
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.tables import catalog_problems
-from streamjoin.manifest.together.check import Check, as_text, one_of, sql_problem, value_at
+from streamjoin.manifest.together.check import Check, as_text, sql_problem, value_at
 
 _TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
 
