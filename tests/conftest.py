@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
+pytest_plugins = ["costs"]
+
 # A shell that starts the suite in the background has it ignore Ctrl-C, which processes that are started here would do, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
