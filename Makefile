@@ -3,14 +3,12 @@
 # Debian, Ubuntu and Fedora build their own Python with optimisations that others often lack (pyenv's is half as fast), as the images have it.
 PYTHON ?= $(firstword $(shell /usr/bin/python3 -c 'import ensurepip, sys, venv; print(sys.executable) if sys.version_info >= (3, 11) else 0' 2>&-) python3)
 BIN := .venv/bin
-# Three processes have the tests of Spark, of the API server and of Kafka to begin with (tests/conftest.py), which wait a good deal. The fourth
-# one has the others meanwhile, at a lower priority: on two cores, tests of the operator would otherwise now and then wait in vain.
 PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of Python processes. In a container where this is set, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup demo test test-all test-costs steady docs-check release-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
 	publish-page publish-docs workflows clean
 
 help: ## Show this list
@@ -56,11 +54,30 @@ monitoring: setup ## Make Grafana's dashboard and the alerts of the documentatio
 kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
 	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm actionlint crane
 
-test: lint ## Check style and types, and run the tests
+# What each test took is in out/tests.jsonl afterwards.
+test: export STREAMJOIN_TESTS := change
+test test-all: export STREAMJOIN_RECORD := out/tests.jsonl
+test: lint ## Check style and types, and run the tests that every change must pass
 	$(PYTEST)
 
 test-all: export STREAMJOIN_CASES := all
-test-all: test ## The same, with every case of tests that otherwise run a share of many (an hour)
+test-all: export STREAMJOIN_SHARD := $(SHARD)
+test-all: lint ## Run every test with every case (SHARD=2/6: the second of six parts)
+	$(PYTEST)
+
+test-costs: ## Print what the tests of the last run took, and what they waited for
+	@$(BIN)/python tests/costs.py
+
+steady: setup ## Run make test beside busy processes, on one core, and ten times (hours)
+	$(BIN)/python tools/steady.py
+
+docs-check: export STREAMJOIN_TESTS := docs
+docs-check: docs ## Build the documentation, and check that its pages do what they say
+	$(PYTEST)
+
+release-check: export STREAMJOIN_TESTS := release
+release-check: kubernetes ## Check what makes releases: packages, images, the chart, workflows
+	$(PYTEST)
 
 # Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
 cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus, Kafka and S3 (minutes the first time)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import pickle
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
-pytest_plugins = ["costs"]
+pytest_plugins = ["costs", "tiers"]
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, which processes that are started here would do, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -86,19 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(GROUPS[place(item)]))
 
 
-MAKES_WAY = 5
-"""The niceness of a process from its first test of no group on: see the Makefile."""
-
-
-@functools.cache
-def make_way() -> None:
-    os.nice(MAKES_WAY)
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests of groups wait for other processes, with deadlines; the others, and their children, take what processor time these leave."""
-    if "PYTEST_XDIST_WORKER" in os.environ and not any(item.get_closest_marker(mark) for mark in (*GROUPS, "prometheus")):
-        make_way()
     if item.get_closest_marker("spark"):
         have_workers_find_tests()
 

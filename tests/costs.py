@@ -1,4 +1,4 @@
-"""What each test costs, and what it waits for: recorded by a run with ``STREAMJOIN_RECORD=FILE``, printed by ``python tests/costs.py FILE``.
+"""What each test costs, and what it waits for: recorded by a run with ``STREAMJOIN_RECORD=FILE``, printed by ``make test-costs``.
 
 A line of the record is one phase (setup, call or teardown) of one test: its seconds, the processor time of the process that ran it and
 of this process' descendants (servers that live on included), and the seconds that its main thread waited, by what it waited for: a
@@ -180,7 +180,8 @@ def table(title: str, rows: dict[str, Counter[str]], most: int) -> None:
         waits = Counter({what.removeprefix("? "): seconds for what, seconds in sums.items() if what.startswith("? ") and seconds >= 0.5})
         said = ", ".join(f"{what} {seconds:.1f}" for what, seconds in waits.most_common(4))
         waited = sum(seconds for what, seconds in sums.items() if what.startswith("? ") and not what.startswith("? fixture"))
-        print(f"{sums['own'] + sums['below']:>12.1f}{sums['own']:>8.1f}{sums['below']:>8.1f}{sums['seconds']:>8.1f}{waited:>8.1f}  {name}; {said}")
+        numbers = (sums["own"] + sums["below"], sums["own"], sums["below"], sums["seconds"], waited)
+        print(f"{numbers[0]:>12.1f}{''.join(f'{number:>8.1f}' for number in numbers[1:])}  {name}; {said}")
 
 
 def main() -> int:
@@ -190,7 +191,7 @@ def main() -> int:
     parser.add_argument("--tests", type=int, default=40, help="how many tests")
     arguments = parser.parse_args()
     if not arguments.record.exists():
-        print(f"{arguments.record} is not there; make test writes out/tests.jsonl, a run with STREAMJOIN_RECORD=FILE another", file=sys.stderr)
+        print(f"{arguments.record}: is not there; make test writes out/tests.jsonl", file=sys.stderr)
         return 1
     by_file: defaultdict[str, Counter[str]] = defaultdict(Counter)
     by_test: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -132,10 +132,12 @@ def test_the_chart_carries_the_definition() -> None:
     assert (CHART / "files" / CRD.name).read_text() == CRD.read_text()
 
 
+@pytest.mark.helm
 def test_lint(values: Object) -> None:
     helm("lint", "--strict", str(CHART), values=values)
 
 
+@pytest.mark.helm
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=str)
 def test_values_that_are_wrong_are_refused_by_name(values: Object, message: str) -> None:
     done = helm("template", "sj", str(CHART), "--kube-version", KUBERNETES, values=values, check=False)
@@ -157,6 +159,7 @@ def test_every_value_is_in_the_schema_and_commented() -> None:
     list(fields(parsed((CHART / "values.yaml").read_text()), schema, ""))
 
 
+@pytest.mark.helm
 def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
     (definition,) = of_kind(rendered({}), "CustomResourceDefinition")
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -168,6 +171,7 @@ def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
     assert of_kind(rendered({"crds": {"install": False}}), "CustomResourceDefinition") == []
 
 
+@pytest.mark.helm
 def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> None:
     objects = rendered(MATRIX["everything"])
     (deployment,) = of_kind(objects, "Deployment")
@@ -191,6 +195,7 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
         assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
 
 
+@pytest.mark.helm
 def test_monitors_and_rules_have_the_label_that_a_prometheus_selects_by() -> None:
     """As kube-prometheus-stack does, by the name of its release."""
     objects = rendered(MATRIX["everything"])
@@ -267,11 +272,13 @@ def settings_of(values: Object) -> Settings:
     return read({one["name"]: one["value"] for one in container["env"] if "value" in one})
 
 
+@pytest.mark.helm
 def test_every_setting_has_a_value() -> None:
     assert {*SETTINGS, "lease_namespace", "conversion_tls_directory"} == {setting.name for setting in dataclasses.fields(Settings)}
     assert settings_of({}).lease_namespace == "operators"
 
 
+@pytest.mark.helm
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
     values, wanted = SETTINGS[name]
@@ -281,6 +288,7 @@ def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
     assert after[name] == wanted
 
 
+@pytest.mark.helm
 def test_the_image_for_tables_is_named_after_the_engines() -> None:
     mirrored = {"repository": "registry.example.com/team/streamjoin-engine", "tag": "9"}
     settings = settings_of({"engine": mirrored})
@@ -292,6 +300,7 @@ def test_the_image_for_tables_is_named_after_the_engines() -> None:
     assert fixed.tables_image == "registry.example.com/team/streamjoin-engine-tables:8"
 
 
+@pytest.mark.helm
 def test_without_values_settings_have_their_defaults() -> None:
     # Outside of a pod, where others may have the port, an operator has a page only if somebody asks for it.
     derived = {"lease_name": "sj-streamjoin-operator", "lease_namespace": "operators", "page_port": 8090}
@@ -299,6 +308,7 @@ def test_without_values_settings_have_their_defaults() -> None:
     assert dataclasses.asdict(settings_of({})) == dataclasses.asdict(Settings()) | derived
 
 
+@pytest.mark.helm
 def test_the_port_of_health_and_metrics_is_one_everywhere() -> None:
     (deployment,) = of_kind(rendered({"operator": {"port": 9000}}), "Deployment")
     template = deployment["spec"]["template"]
@@ -307,6 +317,7 @@ def test_the_port_of_health_and_metrics_is_one_everywhere() -> None:
     assert template["metadata"]["annotations"]["prometheus.io/port"] == "9000"
 
 
+@pytest.mark.helm
 def test_the_operator_has_the_environment_that_is_given_it() -> None:
     reference = [{"secretRef": {"name": "a"}}]
     more = [{"name": "SSL_CERT_FILE", "value": "/certificates"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "c", "key": "d"}}}]
@@ -316,6 +327,7 @@ def test_the_operator_has_the_environment_that_is_given_it() -> None:
     assert container["envFrom"] == reference
 
 
+@pytest.mark.helm
 def test_namespaces_are_named_or_selected() -> None:
     selector = {"matchLabels": {"a": "b"}}
     objects = rendered({"watch": {"namespaceSelector": selector}})
@@ -337,6 +349,7 @@ def commands(document: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.startswith("helm install")]
 
 
+@pytest.mark.helm
 @pytest.mark.parametrize("document", ["README.md", "docs/kubernetes.md"])
 def test_the_first_way_to_install_that_is_documented_is_into_named_namespaces(document: str) -> None:
     ways = commands(document)
@@ -349,6 +362,7 @@ def test_the_first_way_to_install_that_is_documented_is_into_named_namespaces(do
     assert any(flag.startswith("watch.namespaces=") for flag in ways[0])
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: ApiServer) -> None:
     @functools.cache
@@ -363,6 +377,7 @@ def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: A
     assert "(a=b)" in notes("--set", "watch.namespaceSelector.matchLabels.a=b")
 
 
+@pytest.mark.helm
 def test_where_joins_may_have_their_prometheus_the_operator_can_reach_it() -> None:
     values = {"prometheus": {"url": "http://own:9090", "allowedUrls": ["http://a:1234", "https://b/c"]}}
     (policy,) = of_kind(rendered(values), "NetworkPolicy")
@@ -370,6 +385,7 @@ def test_where_joins_may_have_their_prometheus_the_operator_can_reach_it() -> No
     assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
 
 
+@pytest.mark.helm
 def test_one_namespace_needs_no_cluster_role() -> None:
     objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"aggregate": False}})
     assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
@@ -379,6 +395,7 @@ def test_one_namespace_needs_no_cluster_role() -> None:
     }
 
 
+@pytest.mark.helm
 def test_replicas_share_a_lease_that_they_may_use_and_no_other() -> None:
     objects = rendered({"replicas": 2, "operatorClass": "blue", "watch": {"namespaces": ["team-a"]}})
     (deployment,) = of_kind(objects, "Deployment")
@@ -392,6 +409,7 @@ def test_replicas_share_a_lease_that_they_may_use_and_no_other() -> None:
     assert role["metadata"]["namespace"] == settings.lease_namespace
 
 
+@pytest.mark.helm
 def test_roles_name_every_verb_and_resource() -> None:
     for role in of_kind(rendered({}), "ClusterRole"):
         for rule in role["rules"]:
@@ -432,6 +450,7 @@ def ensure_account(cluster: ApiServer, name: str) -> None:
         cluster.admin.create(accounts, {"metadata": {"name": name}})
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_the_api_server_takes_every_object(values: Object, cluster: ApiServer) -> None:
     for each in rendered(values):
@@ -441,6 +460,7 @@ def test_the_api_server_takes_every_object(values: Object, cluster: ApiServer) -
     assert not [warning for warning in cluster.admin.warnings if "would violate" in warning]
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_restricted_pod_security_takes_every_pod(values: Object, cluster: ApiServer) -> None:
     objects = rendered(values)
@@ -472,6 +492,7 @@ def install_rbac(cluster: ApiServer, values: Object) -> list[Object]:
     return install(cluster.admin, values, "operators", *RIGHTS)
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 @pytest.mark.parametrize("watched", [[], ["team-a", "team-b"]], ids=["cluster", "namespaces"])
 def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched: list[str], cluster: ApiServer, tmp_path: Path) -> None:
@@ -497,6 +518,7 @@ def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched
     assert (too_little.returncode, "WRONG: the operator may not list streamjoins.streamjoin.dev" in too_little.stdout) == (1, True)
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_the_operator_can_give_drivers_what_they_need_and_no_more(cluster: ApiServer) -> None:
     """Nobody can make a Role with rights that he has not himself."""
@@ -510,6 +532,7 @@ def test_the_operator_can_give_drivers_what_they_need_and_no_more(cluster: ApiSe
         operator.apply(path, role | {"rules": [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}]})
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_people_who_may_edit_a_namespace_may_edit_its_joins(cluster: ApiServer) -> None:
     view, edit = sorted(
@@ -522,6 +545,7 @@ def test_people_who_may_edit_a_namespace_may_edit_its_joins(cluster: ApiServer) 
     assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
 
 
+@pytest.mark.helm
 @pytest.mark.apiserver
 def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster: ApiServer, tmp_path: Path) -> None:
     """From a release whose definition lacks a column to this one, with a StreamJoin in between."""
@@ -552,6 +576,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/real-streamjoin-operator")
 
 
+@pytest.mark.helm
 def test_the_dashboard_is_in_its_config_map() -> None:
     for namespace in ("", "grafana"):
         objects = rendered({"dashboard": {"enabled": True, "namespace": namespace}})
@@ -566,11 +591,13 @@ def rules_of(values: Object) -> Object:
     return rule
 
 
+@pytest.mark.helm
 def test_the_alerts_are_those_that_are_tested() -> None:
     assert of_kind(rendered({}), "PrometheusRule") == []
     assert rules_of({})["spec"]["groups"] == alerts.groups()
 
 
+@pytest.mark.helm
 def test_alerts_are_as_the_values_say() -> None:
     rule = rules_of(MATRIX["everything"]["alerts"])
     assert rule["metadata"]["labels"]["release"] == "prometheus"

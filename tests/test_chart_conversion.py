@@ -10,7 +10,7 @@ import pytest
 from chart import helm, of_kind, rendered
 from test_chart import CHART
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.helm]
 Object = dict[str, Any]
 NAME = "sj-streamjoin-operator-convert"
 

@@ -48,9 +48,8 @@ from waiting import wait_for
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
 KAFKA_EXAMPLE = ROOT / "examples" / "kafka.yaml"
-OPERATOR_NAMESPACE = "streamjoin-system"
-OPERATOR = "streamjoin-streamjoin-operator"
-"""Its Deployment."""
+CHART = ROOT / "charts" / "streamjoin-operator"
+DEFINITION = "streamjoins.streamjoin.dev"
 OPERATOR_PODS = "app.kubernetes.io/name=streamjoin-operator"
 CLAIM_PATH = "/var/lib/streamjoin"
 PROMETHEUS = "http://prometheus.monitoring:9090"
@@ -101,11 +100,61 @@ class Kube:
         self(f"--namespace={namespace}", "delete", "pod", *which, "--grace-period=0", "--force")
 
 
+@dataclass(frozen=True)
+class Release:
+    """A release of the operator's chart, by Helm's names."""
+
+    name: str
+    namespace: str
+    revision: int = 0
+    """Which it had before the tests; 0: it was not there."""
+
+    @property
+    def deployment(self) -> str:
+        return self.name if CHART.name in self.name else f"{self.name}-{CHART.name}"
+
+    @classmethod
+    def in_cluster(cls, kube: Kube) -> Release:
+        """The one that is installed; else one to be installed, by the names that a definition left behind asks for."""
+        listed = json.loads(kube.run("helm", "list", "--all-namespaces", "-o", "json"))
+        releases = [one for one in listed if one["chart"].startswith(CHART.name)]
+        if len(releases) > 1:
+            where = ", ".join(f"{one['namespace']}/{one['name']}" for one in releases)
+            pytest.fail(f"the cluster has {len(releases)} releases of {CHART.name} ({where}); uninstall all but one", pytrace=False)
+        if releases:
+            return cls(releases[0]["name"], releases[0]["namespace"], int(releases[0]["revision"]))
+        left = kube("get", "crd", DEFINITION, "--ignore-not-found", "-o", "json")
+        made_by = json.loads(left)["metadata"].get("annotations", {}) if left else {}
+        found = cls(made_by.get("meta.helm.sh/release-name", "streamjoin"), made_by.get("meta.helm.sh/release-namespace", "streamjoin"))
+        if left and "meta.helm.sh/release-name" not in made_by:
+            pytest.fail(f"{DEFINITION} is there and no release of {CHART.name} has made it; kubectl delete crd {DEFINITION}", pytrace=False)
+        return found
+
+    def install(self, kube: Kube, *settings: str) -> None:
+        """Makes or upgrades it, with these settings besides those of all tests. Returns when its operator is ready."""
+        given = ",".join(("operator.pollSeconds=2", "operator.resyncSeconds=60", f"prometheus.url={PROMETHEUS}", *settings))
+        kube.run(
+            "helm",
+            *("upgrade", "--install", self.name, str(CHART), f"--namespace={self.namespace}", "--create-namespace"),
+            *("--reset-values", "--set", given, "--wait", f"--timeout={PATIENCE_SECONDS:.0f}s"),
+        )
+
+    def restore(self, kube: Kube) -> None:
+        """Leaves the cluster as it was before :meth:`install`."""
+        if self.revision:
+            kube.run("helm", "rollback", self.name, str(self.revision), f"--namespace={self.namespace}", "--wait")
+            return
+        kube("delete", "sj", "--all", "--all-namespaces", f"--timeout={PATIENCE_SECONDS:.0f}s")
+        kube.run("helm", "uninstall", self.name, f"--namespace={self.namespace}", "--wait")
+        kube("delete", "crd", DEFINITION, "--ignore-not-found")
+        kube("delete", "namespace", self.namespace, f"--timeout={PATIENCE_SECONDS:.0f}s")
+
+
 class Join:
     """A StreamJoin of its own namespace, and what a person does with it."""
 
-    def __init__(self, kube: Kube, namespace: str, body: Object) -> None:
-        self.kube, self.namespace, self.body = kube, namespace, body
+    def __init__(self, kube: Kube, operator: Release, namespace: str, body: Object) -> None:
+        self.kube, self.operator, self.namespace, self.body = kube, operator, namespace, body
         self.name: str = body["metadata"]["name"]
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
@@ -231,7 +280,7 @@ class Join:
             json.dumps(self.status, indent=1),
             self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],
             self.kubectl("logs", "-l", "app.kubernetes.io/component=driver", "--tail=40", check=False),
-            self.kube("-n", OPERATOR_NAMESPACE, "logs", f"deployment/{OPERATOR}", "--tail=30", check=False),
+            self.kube("-n", self.operator.namespace, "logs", f"deployment/{self.operator.deployment}", "--tail=30", check=False),
         ]
         return "\n".join(parts)
 
@@ -273,26 +322,13 @@ def kube() -> Kube:
     pytest.skip("no cluster: make cluster-up, or set KUBECONFIG")
 
 
-def install(kube: Kube, *settings: str) -> None:
-    """The chart's release, made or upgraded, with these settings besides those of all tests. Returns when its operator is ready."""
-    chart = str(ROOT / "charts" / "streamjoin-operator")
-    given = ",".join(("operator.pollSeconds=2", "operator.resyncSeconds=60", f"prometheus.url={PROMETHEUS}", *settings))
-    kube.run(
-        "helm",
-        *("upgrade", "--install", "streamjoin", chart, f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace"),
-        *("--reset-values", "--set", given, "--wait", f"--timeout={PATIENCE_SECONDS:.0f}s"),
-    )
-
-
 @pytest.fixture(scope="session")
-def operator(kube: Kube) -> Iterator[str]:
-    """The chart's release, installed for all tests; the namespace it is in."""
-    install(kube)
-    yield OPERATOR_NAMESPACE
-    kube("delete", "sj", "--all", "--all-namespaces", f"--timeout={PATIENCE_SECONDS:.0f}s")
-    kube.run("helm", "uninstall", "streamjoin", f"--namespace={OPERATOR_NAMESPACE}", "--wait")
-    kube("delete", "crd", "streamjoins.streamjoin.dev", "--ignore-not-found")
-    kube("delete", "namespace", OPERATOR_NAMESPACE, f"--timeout={PATIENCE_SECONDS:.0f}s")
+def operator(kube: Kube) -> Iterator[Release]:
+    """The chart's release that is there, with the tests' settings meanwhile; one of its own where there is none."""
+    release = Release.in_cluster(kube)
+    release.install(kube)
+    yield release
+    release.restore(kube)
 
 
 @pytest.fixture(scope="session")
@@ -305,13 +341,13 @@ def node(kube: Kube) -> Node:
 
 
 @pytest.fixture
-def join(kube: Kube, operator: str, request: pytest.FixtureRequest) -> Iterator[Join]:
+def join(kube: Kube, operator: Release, request: pytest.FixtureRequest) -> Iterator[Join]:
     """The example's StreamJoin, not applied yet, in a namespace that enforces the restricted Pod Security standard."""
     namespace = "e2e-" + request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
     kube("delete", "namespace", namespace, "--ignore-not-found", f"--timeout={PATIENCE_SECONDS:.0f}s")
     kube("create", "namespace", namespace)
     kube("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    yield Join(kube, namespace, yaml.safe_load(EXAMPLE.read_text()))
+    yield Join(kube, operator, namespace, yaml.safe_load(EXAMPLE.read_text()))
     kube("delete", "namespace", namespace, f"--timeout={PATIENCE_SECONDS:.0f}s")
 
 
@@ -402,7 +438,7 @@ def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_floor(jo
     join.delete()
 
 
-def test_prometheus_scales_it_with_its_traffic(join: Join, operator: str, tmp_path: Path) -> None:
+def test_prometheus_scales_it_with_its_traffic(join: Join, operator: Release, tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.apply()
     join.until_running()
@@ -437,7 +473,7 @@ def test_by_default_it_has_workers_as_the_bill_says(join: Join, tmp_path: Path) 
     check_results(join, tmp_path)
 
 
-def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(join: Join, operator: str, tmp_path: Path) -> None:
+def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(join: Join, operator: Release, tmp_path: Path) -> None:
     use_three_streams(join)
     make_traffic_swing(join)
     join.body["spec"]["workers"]["capacityTuples"] = 14_000  # payments are held twice
@@ -447,7 +483,7 @@ def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(
     join.until_workers(3)
     killed = join.running("executor")[0]
     join.kube.kill(join.namespace, killed)
-    join.kube.kill(operator, "-l", OPERATOR_PODS)
+    join.kube.kill(operator.namespace, "-l", OPERATOR_PODS)
     join.until("the executor gone", lambda: killed not in join.running("executor"))
     join.until_epochs(3)
     join.until_workers(1)
@@ -562,7 +598,7 @@ def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_pat
     spec = join.body["spec"]
     url = f"http://untrue.{join.namespace}:9090"
     spec["scaling"] = {"policy": "thresholds", "tau0": 0.25, "scaleDownAfter": "5s", "prometheus": {"url": url}}
-    install(join.kube, f"prometheus.allowedUrls={{{url}}}")
+    join.operator.install(join.kube, f"prometheus.allowedUrls={{{url}}}")
     join.begin(workers=3)
     for lie, reason in (("stale", "MetricsStale"), ("nan", "MetricsNotFinite"), ("one less", "MetricsIncomplete")):
         tell(lie)
@@ -575,7 +611,7 @@ def test_by_metrics_that_cannot_be_true_no_worker_is_removed(join: Join, tmp_pat
     tell("none")
     join.until_workers(1)
     check_results(join, tmp_path)
-    install(join.kube)
+    join.operator.install(join.kube)
 
 
 UNTRUE = """
@@ -622,11 +658,11 @@ def untrue_prometheus(namespace: str) -> tuple[Object, Object]:
     return pod, service
 
 
-def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+def test_an_operator_that_is_killed_while_it_scales_goes_on(join: Join, operator: Release, tmp_path: Path) -> None:
     make_traffic_swing(join)
     join.apply()
     join.until("a plan under way", lambda: (join.status.get("desiredWorkers") or 1) > 1)
-    join.kube.kill(operator, "-l", OPERATOR_PODS)
+    join.kube.kill(operator.namespace, "-l", OPERATOR_PODS)
     join.until_workers(3)
     join.until_workers(1)
     changed_plans(join)
@@ -640,7 +676,7 @@ def changed_plans(join: Join) -> list[int]:
     return generations
 
 
-def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+def test_an_operator_that_is_killed_before_any_step_of_a_plan_goes_on(join: Join, operator: Release, tmp_path: Path) -> None:
     join.body["spec"]["scaling"] = {"policy": "thresholds", "tau0": 0.25, "scaleDownAfter": "3s"}
     join.apply()
     join.until_running()
@@ -685,24 +721,24 @@ sys.exit(main.main([]))
 """The operator, which dies before so many steps after it wrote its first decision down; started again, it lives."""
 
 
-def replace_operator(kube: Kube, operator: str, command: list[str] | None) -> None:
+def replace_operator(kube: Kube, operator: Release, command: list[str] | None) -> None:
     """Has the operator's pod run something else, or None: the image's own. Returns when it is ready."""
     container = {"name": "operator", "command": command}
     body = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    kube(f"--namespace={operator}", "patch", f"deployment/{OPERATOR}", "-p", json.dumps(body))
-    kube.rolled_out(operator, OPERATOR)
+    kube(f"--namespace={operator.namespace}", "patch", f"deployment/{operator.deployment}", "-p", json.dumps(body))
+    kube.rolled_out(operator.namespace, operator.deployment)
 
 
-def restarts(kube: Kube, operator: str) -> int:
+def restarts(kube: Kube, operator: Release) -> int:
     """How often the operator's container was started again."""
-    pods = kube.json(f"--namespace={operator}", "pods", "-l", OPERATOR_PODS)["items"]
+    pods = kube.json(f"--namespace={operator.namespace}", "pods", "-l", OPERATOR_PODS)["items"]
     return sum(status["restartCount"] for pod in pods for status in pod["status"].get("containerStatuses") or [])
 
 
 def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
     before = containers(join)
-    install(join.kube, "operator.logLevel=debug", "engine.tag=of-another-release")
+    join.operator.install(join.kube, "operator.logLevel=debug", "engine.tag=of-another-release")
     try:
         join.until_epochs(10)
         assert containers(join) == before
@@ -711,7 +747,7 @@ def test_an_upgrade_of_the_operator_restarts_no_join(join: Join, tmp_path: Path)
         assert before.items() <= containers(join).items()
         assert len(set(containers(join).values())) == 1, "an executor that came later is of another release, or started again"
     finally:
-        install(join.kube)
+        join.operator.install(join.kube)
     check_results(join, tmp_path)
 
 
@@ -805,11 +841,11 @@ def raw_points(kube: Kube, query: str) -> list[tuple[float, float]]:
     return sorted((float(at), float(value)) for series in found for at, value in series["values"])
 
 
-def footprint(kube: Kube, operator: str) -> tuple[float, float]:
+def footprint(kube: Kube, operator: Release) -> tuple[float, float]:
     """How many requests the operator has made to the API server, and its memory in bytes."""
     selector = ("-l", OPERATOR_PODS, "--field-selector=status.phase=Running")
-    pod = kube.json(f"--namespace={operator}", "pods", *selector)["items"][0]["metadata"]["name"]
-    lines = kube("get", "--raw", f"/api/v1/namespaces/{operator}/pods/{pod}:8080/proxy/metrics").splitlines()
+    pod = kube.json(f"--namespace={operator.namespace}", "pods", *selector)["items"][0]["metadata"]["name"]
+    lines = kube("get", "--raw", f"/api/v1/namespaces/{operator.namespace}/pods/{pod}:8080/proxy/metrics").splitlines()
     requests = sum(float(line.split()[-1]) for line in lines if line.startswith("streamjoin_operator_api_requests_total{"))
     return requests, next(float(line.split()[-1]) for line in lines if line.startswith("process_resident_memory_bytes "))
 
@@ -912,12 +948,12 @@ def test_fifty_kills_of_workers_and_pods_lose_nothing(join: Join, tmp_path: Path
     check_results(join, tmp_path)
 
 
-def test_an_operator_that_is_killed_while_a_join_is_scaled_goes_on(join: Join, operator: str, tmp_path: Path) -> None:
+def test_an_operator_that_is_killed_while_a_join_is_scaled_goes_on(join: Join, operator: Release, tmp_path: Path) -> None:
     join.apply()
     join.until_running()
     join.scale(3)
     join.until("a plan under way", lambda: join.status.get("desiredWorkers") == 3)
-    join.kube.kill(operator, "-l", OPERATOR_PODS)
+    join.kube.kill(operator.namespace, "-l", OPERATOR_PODS)
     join.until_running(workers=3)
     check_results(join, tmp_path)
 

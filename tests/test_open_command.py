@@ -83,6 +83,7 @@ def opened(directory: Path, port: str, *options: str) -> Iterator[subprocess.Pop
             plugin.kill()
 
 
+@pytest.mark.chromium
 def test_the_page_of_a_join_in_the_cluster_is_opened_and_found_again(shown: Shown, tmp_path: Path) -> None:
     port = shown.url.rpartition(":")[2]
     first = shown.step().epoch
@@ -101,6 +102,7 @@ def test_the_page_of_a_join_in_the_cluster_is_opened_and_found_again(shown: Show
         assert plugin.wait(30) == 0
 
 
+@pytest.mark.chromium
 def test_who_may_not_read_the_token_is_asked_for_it(shown: Shown, tmp_path: Path) -> None:
     (tmp_path / "forbidden").touch()
     opener = tmp_path / "browser"
@@ -154,6 +156,7 @@ def test_a_connection_that_breaks_after_hours_is_made_again_and_given_up_when_it
         keep_open(begin, 0, token=lambda: None, show=links.append, tell=told.append, sleep=sleep, clock=lambda: now[0])
 
 
+@pytest.mark.chromium
 @pytest.mark.parametrize("secret", ["there", "forbidden", ""])
 def test_the_page_of_the_operator_is_that_of_the_pod_that_is_at_work(secret: str, tmp_path: Path) -> None:
     health = Health(Queue(lambda key: None))  # type: ignore[arg-type, return-value]

@@ -89,6 +89,7 @@ def url(seen: Seen) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.port}"
 
 
+@pytest.mark.chromium
 def test_all_joins_are_shown_with_their_state_cost_and_decisions(seen: Seen, url: str) -> None:
     seen.saw(running("orders", 2, "0.42", decisions=(DECISION,)))
     seen.saw(running("clicks", 3, "0.95"))
@@ -208,6 +209,7 @@ def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **
     return found.status, json.loads(found.read())
 
 
+@pytest.mark.chromium
 @pytest.mark.apiserver
 def test_who_has_the_token_suspends_and_resumes_from_the_page(cluster: Cluster, tmp_path: Path) -> None:
     """At a real API server, with the rights that the chart gives."""
@@ -317,6 +319,7 @@ def test_what_is_being_deleted_is_not_suspended(seen: Seen) -> None:
     assert (asyncio.run(refused()).status, seen.bodies["shop", "orders"]["spec"].get("suspend")) == (409, None)
 
 
+@pytest.mark.chromium
 def test_without_a_secret_the_page_only_shows(seen: Seen, url: str) -> None:
     seen.saw(running("orders", 2, "0.42"))
     found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=20).read())

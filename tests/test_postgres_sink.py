@@ -26,7 +26,7 @@ from tables import ALL_TYPES, normal, publish_at_once, texts, typed_rows
 from test_crashes import OPTIONS, expected, make_inputs
 from test_delta_sink import STEPS, die_at, finish
 
-pytestmark = pytest.mark.xdist_group("postgres")  # one server for all
+pytestmark = [pytest.mark.postgres, pytest.mark.xdist_group("postgres")]  # one server for all
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("value", pa.int64())])
 NAMES = itertools.count()
 

@@ -23,7 +23,7 @@ from streamjoin_operator import definition, names
 from streamjoin_operator.changes import engine_manifest
 from waiting import wait_for
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.helm]
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "streamjoin-operator"

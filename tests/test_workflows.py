@@ -47,8 +47,10 @@ def test_what_runs_is_a_target_or_a_script_of_ours(path: Path) -> None:
                 [target] = [argument for argument in arguments if "=" not in argument]
                 assert target in TARGETS, f"{name}: {line}"
             else:
-                assert (program, len(arguments)) == ("bash", 1), f"{name}: {line}: give it a target of the Makefile, to run it elsewhere"
-                assert (ROOT / arguments[0]).is_file(), f"{name}: {line}"
+                assert program == "bash", f"{name}: {line}: give it a target of the Makefile, to run it elsewhere"
+                script, *targets = arguments
+                assert (ROOT / script).is_file(), f"{name}: {line}"
+                assert set(targets) <= TARGETS, f"{name}: {line}"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -88,6 +90,11 @@ def test_tests_run_on_every_python_that_the_project_takes() -> None:
     matrix = read(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python"]
     assert matrix == [f"3.{minor}" for minor in range(11, 15)]
     assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_each_night_runs_every_shard_of_all_tests() -> None:
+    shards = read(ROOT / ".github/workflows/ci.yml")["jobs"]["all"]["strategy"]["matrix"]["shard"]
+    assert shards == [f"{number}/{len(shards)}" for number in range(1, len(shards) + 1)]
 
 
 def test_provenance_is_stated_of_each_image_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
