@@ -159,7 +159,7 @@ def test_a_scrape_says_what_the_last_epoch_says(run: Run) -> None:
     seen = run.scrape()
     assert seen["worker_utilization_ratio"] == {str(task): pytest.approx(tau) for task, tau in last.utilization.items()}
     assert seen["worker_tuples"] == {
-        (side, str(task)): held[index] for task, held in last.held.items() for index, side in enumerate(("left", "right"))
+        (side, str(task)): held[index] for task, held in last.held_by_side.items() for index, side in enumerate(("left", "right"))
     }
     assert seen["workers"] == len(last.held) == 3
     assert seen["worker_shed_ratio"] == {str(task): factor for task, factor in enumerate(last.shed)}
@@ -326,7 +326,7 @@ def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
     run.watched.start()
     result = run.steps(1)[0]
     fewer = {task: result.held[task] for task in (0, 1)}
-    keep = {"held": fewer, "utilization": {task: result.utilization[task] for task in fewer}, "work": {t: result.work[t] for t in fewer}}
+    keep = {"held": fewer, "held_by_side": fewer, "utilization": {task: result.utilization[task] for task in fewer}, "work": {t: result.work[t] for t in fewer}}
     run.metrics.observe(EpochResult(**{**vars(result), **keep, "epoch": 1, "generation": 2, "shed": (0.0, 0.0)}))
     seen = run.scrape()
     assert seen["plan_generation"] == 2
@@ -502,7 +502,7 @@ def test_how_complete_results_are_is_said_over_times_and_goes_on_over_restarts(r
     }
     assert seen["completeness_budget_seconds"] == 0
     again = Metrics(run.job, clock=run.clock)
-    again.resume(run.driver.checkpoint)
+    again.resume(run.driver.job, run.driver.checkpoint)
     assert scrape(again)["completeness_ratio"] == seen["completeness_ratio"]
 
 
@@ -558,7 +558,7 @@ def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_b
     assert seen["input_records_total"] == dict.fromkeys("abc", 300)
     assert set(seen["stream_info"]) == {("left", "a"), ("right", "b"), ("left", "b"), ("right", "c")}
     # Each tuple is held once for each key of it; of b there are two.
-    held = sum(map(sum, results[-1].held.values()))
+    held = sum(map(sum, results[-1].held_by_side.values()))
     assert sum(seen["worker_tuples"].values()) == held >= 4 * 300
     assert seen["partial_tuples_total"] == results[-1].totals["partial"][0] > 0
     assert seen["partial_bytes_total"] == results[-1].totals["partial_bytes"][0] > 0

@@ -155,7 +155,7 @@ def test_a_blocked_driver_says_so_and_ends_and_the_next_one_goes_on(step: str, t
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=4)
     driver = stopped_at(step, tmp_path, blocked, inputs)
     metrics = Metrics(driver.job, pulse=driver.pulse)
-    metrics.resume(driver.checkpoint)
+    metrics.resume(driver.job, driver.checkpoint)
     ends: list[Activity] = []
     over = threading.Event()
 

@@ -67,7 +67,7 @@ def test_tables_that_do_not_fit_the_tests_are_told() -> None:
     assert "smoke.spark: test_b.py::test_short does not need it; mark the test, or remove the line" in found
     assert "test_a.py::test_gone is no test; mend the name, or remove it" in found
     assert "test_b.py::test_short is named twice; remove one" in found
-    assert "checks: test_no.py has no tests; mend the name" in found
+    assert "checks: test_no.py is not there; mend the name" in found
 
 
 def test_the_tables_fit_the_tests_that_there_are(request: pytest.FixtureRequest) -> None:

@@ -42,6 +42,9 @@ MOST_SMOKE = 10
 EVERY = pytest.StashKey[dict[str, tuple[str, ...]]]()
 """The systems of every test that was collected, by its name."""
 
+NAME = pytest.StashKey[str]()
+"""Of an item, as ``tiers.toml`` has it: without ``tests/``, and without the group that xdist writes behind it."""
+
 CHECKS = ("docs", "release")
 """Files of tests that have a make target of their own."""
 
@@ -84,13 +87,6 @@ def named(name: str, names: Collection[str]) -> bool:
     return name in names or name.partition("[")[0] in names
 
 
-def name_of(item: pytest.Item) -> str:
-    """As ``tiers.toml`` has it."""
-    group = item.get_closest_marker("xdist_group")  # which xdist writes behind the name
-    name = item.nodeid.removeprefix("tests/")
-    return name.removesuffix(f"@{group.args[0]}") if group else name
-
-
 def systems_of(item: pytest.Item) -> tuple[str, ...]:
     """The real systems that a test needs, by its marks, its fixtures and the stores that these are made for."""
     called = getattr(item, "callspec", None)
@@ -121,7 +117,6 @@ def problems(tiers: Tiers, tests: dict[str, tuple[str, ...]]) -> list[str]:
     """What is wrong with the tables, for the tests that there are and the systems that each needs."""
     found = []
     plain = {name.partition("[")[0] for name in tests}
-    files = {name.partition("::")[0] for name in tests}
     for system in SYSTEMS:
         count = sum(named(name, tiers.smoke.get(system, ())) for name in tests)
         if not 1 <= count <= MOST_SMOKE:
@@ -131,7 +126,7 @@ def problems(tiers: Tiers, tests: dict[str, tuple[str, ...]]) -> list[str]:
     every = [*tiers.nightly, *(name for names in tiers.smoke.values() for name in names)]
     found += [f"{name} is no test; mend the name, or remove it" for name in every if name not in tests and name not in plain]
     found += [f"{name} is named twice; remove one" for name, count in Counter(every).items() if count > 1]
-    found += [f"checks: {file} has no tests; mend the name" for names in tiers.checks.values() for file in names if file not in files]
+    found += [f"checks: {file} is not there; mend the name" for names in tiers.checks.values() for file in names if not (TESTS / file).exists()]
     return found
 
 
@@ -139,7 +134,7 @@ def choose(items: Sequence[pytest.Item], *, tier: str, shard: str, tiers: Tiers)
     """The items that run. Raises ValueError for a tier or a shard that cannot be."""
     if tier not in ("", "change", *CHECKS):
         raise ValueError(f'STREAMJOIN_TESTS: "{tier}" is no tier; write change, docs or release, or leave it out for all')
-    chosen = [item for item in items if tiers.runs(name_of(item), systems_of(item), tier)]
+    chosen = [item for item in items if tiers.runs(item.stash[NAME], systems_of(item), tier)]
     if shard:
         number, shards = asked_shard(shard)
         dealt = shard_of(Counter(item.nodeid.partition("::")[0] for item in chosen).items(), shards)
@@ -147,10 +142,19 @@ def choose(items: Sequence[pytest.Item], *, tier: str, shard: str, tiers: Tiers)
     return chosen
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files of which no test runs are not even imported."""
+    tier = os.environ.get("STREAMJOIN_TESTS", "")
+    checks = {file: check for check, files in Tiers.read().checks.items() for file in files}
+    return True if tier and checks.get(collection_path.name, "change") != tier and collection_path.is_file() else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Chooses after all others have, who may add marks and leave cases out."""
-    config.stash[EVERY] = {name_of(item): systems_of(item) for item in items}
+    for item in items:
+        item.stash[NAME] = item.nodeid.removeprefix("tests/")
+    config.stash[EVERY] = {item.stash[NAME]: systems_of(item) for item in items}
     yield
     tier, shard = os.environ.get("STREAMJOIN_TESTS", ""), os.environ.get("STREAMJOIN_SHARD", "")
     try:

@@ -288,7 +288,7 @@ class LiveRun:
         return [
             {
                 "task": task,
-                "held": dict(zip(subject.streams, subject.job.by_stream(held), strict=True)),
+                "held": dict(zip(subject.streams, held, strict=True)),
                 "utilization": _number(last.utilization[task]),
                 "shedFactor": last.shed[task] if task < len(last.shed) else 0.0,
                 "wouldShedFactor": last.would_shed[task] if task < len(last.would_shed) else 0.0,

@@ -128,10 +128,9 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
 
 def _held(subject: Subject, held: Sequence[int]) -> dict[str, Any]:
     """What a worker holds, by stream."""
-    of_streams = subject.job.by_stream(held)
-    if len(of_streams) > 2:
-        return {"held": dict(zip(subject.streams, of_streams, strict=True))}
-    left, right = of_streams
+    if len(held) > 2:
+        return {"held": dict(zip(subject.streams, held, strict=True))}
+    left, right = held
     return {"heldLeft": left, "heldRight": right}
 
 

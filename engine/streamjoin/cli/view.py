@@ -339,8 +339,8 @@ class Screen:
         shown = tasks if len(tasks) <= rows else sorted(sorted(tasks, key=lambda task: -last.utilization[task])[: rows - 1])
         for task in shown:
             tau = last.utilization[task]
-            of_streams = self.subject.job.by_stream(last.held[task])
-            held = [_number(count) if of_stream >= 9 else wording.short(count) for count, of_stream in zip(of_streams, cells, strict=True)]
+            of_streams = zip(last.held[task], cells, strict=True)
+            held = [_number(count) if of_stream >= 9 else wording.short(count) for count, of_stream in of_streams]
             table.add_row(f" {task}", *held, Text(f"{tau:.2f}", style=self._colour(tau)), self._bar(tau, bar))
         if len(shown) < len(tasks):
             table.add_row(Text(f" {len(tasks) - len(shown)} more", style="dim"))

@@ -136,7 +136,7 @@ class EpochResult:
     output: int
     candidates: int
     held: dict[int, tuple[int, ...]]
-    """By task and place."""
+    """By task and stream."""
     utilization: dict[int, float]
     watermarks: tuple[int | None, ...]
     lag: tuple[float | None, ...]
@@ -170,6 +170,10 @@ class EpochResult:
     delays: Mapping[str, Delays] = field(default_factory=dict)
     """How long records waited for their results, by join: of those whose results became visible since the epoch before was done. Without
     joins that had none."""
+    held_by_side: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Held tuples by task and side of the scheme."""
+    streams_by_side: tuple[tuple[str, ...], ...] = ((), ())
+    """The names of the streams on each side of the scheme."""
     topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
     """For streams of topics by pattern: the topic of each partition, and its number in that topic. Empty without such streams."""
 

@@ -23,7 +23,7 @@ from streamjoin.language.condition import Condition
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
-from streamjoin.language.sides import LEFT, SIDES
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DataType
 
@@ -76,6 +76,13 @@ class Layout:
         pairs = self.pairs or (() if self.graphs else (SIDES,) * len(mains))
         places = places_on([(main.keys, pair) for main, pair in zip(mains, pairs, strict=False)])
         return places + tuple(place for placed in self.graphs for place in places_among(placed.graph, placed.streams, placed.floor))
+
+    def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
+        """What is counted by place, added up by side of a scheme."""
+        found = [0.0, 0.0]
+        for place, count in zip(self.places, of_places, strict=True):
+            found[place.side] += count
+        return found[LEFT], found[RIGHT]
 
     def graph_of(self, join: int) -> PlacedGraph | None:
         """None: it is over two streams."""

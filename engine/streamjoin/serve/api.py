@@ -261,7 +261,7 @@ class PlanApi:
     def _statistics(self) -> Answer:
         _, layout = self._running()
         found, rates = self._join.statistics(), self._join.rates()
-        of_sides = self._job.by_side([rates[place.stream] for place in layout.places])
+        of_sides = layout.by_side([rates[place.stream] for place in layout.places])
         sides = {name: _side(of_side, rate) for name, of_side, rate in zip(SIDE_NAMES, found.sides, of_sides, strict=True)}
         return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
 

@@ -196,7 +196,7 @@ class Autoscaler:
                 starting=new,
                 rates=self._rates(layout),
                 pace=self._pace,
-                held=self._job.by_side(held),
+                held=layout.by_side(held),
                 epoch_seconds=0.0 if result is None else result.duration,
                 backlog_records=0 if result is None else sum(result.backlog),
                 shed_fraction=self._shed_fraction,
@@ -224,7 +224,7 @@ class Autoscaler:
         if seconds <= 0:
             return None, None
         came = [sum(of_stream) / seconds for of_stream in zip(*(arrived.tuples for arrived in others), strict=True)]
-        return self._job.by_side([came[place.stream] for place in layout.places])
+        return layout.by_side([came[place.stream] for place in layout.places])
 
     @property
     def _pace(self) -> float | None:

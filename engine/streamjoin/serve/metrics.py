@@ -69,10 +69,11 @@ class Committed:
     stored_blocks: tuple[int, ...]
     stored_bytes: tuple[int, ...]
     losses: Losses
-    held: Mapping[int, tuple[int, ...]]
-    """Held tuples by task and place. Empty for a new plan: what its tasks hold is known after its first epoch."""
+    held: Mapping[int, tuple[float, float]]
+    """Held tuples by task and side. Empty for a new plan: what its tasks hold is known after its first epoch."""
     utilization: Mapping[int, float]
     """tau of the same tasks."""
+    streams_by_side: tuple[tuple[str, ...], ...]
     result: EpochResult | None = None
     """The epoch that this process ran; None right after a start."""
 
@@ -153,9 +154,9 @@ class Metrics(Collector):
         with self._lock:
             self._job = job
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """The checkpoint has been claimed, and the run goes on from it."""
-        blocks, nbytes = stored(self._job, checkpoint.blocks)
+    def resume(self, job: Job, checkpoint: Checkpoint) -> None:
+        """The checkpoint has been claimed, and the run goes on from it. ``job`` is the driver's, which knows where tuples are held."""
+        blocks, nbytes = stored(job, checkpoint.blocks)
         committed = Committed(
             epoch=checkpoint.epoch,
             generation=checkpoint.generation,
@@ -165,8 +166,9 @@ class Metrics(Collector):
             watermarks=checkpoint.watermarks,
             stored_blocks=blocks,
             stored_bytes=nbytes,
-            held=checkpoint.held if checkpoint.tokens else {},
-            utilization=utilization(self._job, checkpoint),
+            held={task: job.by_side(held) for task, held in checkpoint.held.items()} if checkpoint.tokens else {},
+            utilization=utilization(job, checkpoint),
+            streams_by_side=job.streams_by_side,
         )
         with self._lock:
             self._state = "running"
@@ -196,8 +198,9 @@ class Metrics(Collector):
             watermarks=result.watermarks,
             stored_blocks=result.stored_blocks,
             stored_bytes=result.stored_bytes,
-            held=result.held,
+            held=result.held_by_side,
             utilization=result.utilization,
+            streams_by_side=result.streams_by_side,
             result=result,
         )
         name = self._job.name
@@ -316,7 +319,8 @@ class Metrics(Collector):
         page.add("streamjoin_capacity_bytes" if job.capacity.in_bytes else "streamjoin_capacity_tuples", job.capacity.amount, name)
         for threshold in ("tau0", "tau1", "tau2", "tau3"):
             page.add("streamjoin_threshold_ratio", getattr(job, threshold), name, threshold)
-        for side, streams in zip(SIDE_NAMES, job.streams_by_side, strict=True):
+        by_side = job.streams_by_side if self._committed is None else self._committed.streams_by_side
+        for side, streams in zip(SIDE_NAMES, by_side, strict=True):
             for stream in dict.fromkeys(streams):
                 page.add("streamjoin_stream_info", 1, name, stream, side)
         page.add("streamjoin_epoch_failures_total", self._failures, name)
@@ -383,7 +387,7 @@ class Metrics(Collector):
             page.add("streamjoin_workers", len(committed.held), name)
         for task, held in sorted(committed.held.items()):
             page.add("streamjoin_worker_utilization_ratio", committed.utilization[task], name, task)
-            for side, tuples in zip(SIDE_NAMES, self._job.by_side(held), strict=True):
+            for side, tuples in zip(SIDE_NAMES, held, strict=True):
                 page.add("streamjoin_worker_tuples", tuples, name, task, side)
         if result is not None:
             self._add_result(page, result, now)

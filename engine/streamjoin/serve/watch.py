@@ -9,6 +9,7 @@ from streamjoin.epoch.delays import Counted
 from streamjoin.epoch.ports import EpochResult, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.base import Traffic
+from streamjoin.job import Job
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.reorderings import Reorderings
 from streamjoin.state.log import Checkpoint
@@ -17,6 +18,9 @@ from streamjoin.state.storage import retries
 
 class Observable(Stepper, Protocol):
     """What is watched of ``epoch.driver.Driver``."""
+
+    @property
+    def job(self) -> Job: ...
 
     @property
     def checkpoint(self) -> Checkpoint: ...
@@ -54,7 +58,7 @@ class Watched:
             raise
         finally:
             self._metrics.spent(retries() - repeated, self._driver.traffic, self._driver.delays)
-        self._metrics.resume(self._driver.checkpoint)
+        self._metrics.resume(self._driver.job, self._driver.checkpoint)
 
     def step(self, *, final: bool = False) -> EpochResult | None:
         self._metrics.began()
