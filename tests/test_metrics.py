@@ -325,8 +325,7 @@ def test_work_is_forgotten_with_the_task_that_did_it(run: Run) -> None:
     """Within one process, as when a plan shrinks while the join runs."""
     run.watched.start()
     result = run.steps(1)[0]
-    fewer = {task: result.held[task] for task in (0, 1)}
-    keep = {"held": fewer, "held_by_side": fewer, "utilization": {task: result.utilization[task] for task in fewer}, "work": {t: result.work[t] for t in fewer}}
+    keep = {name: {task: getattr(result, name)[task] for task in (0, 1)} for name in ("held", "held_by_side", "utilization", "work")}
     run.metrics.observe(EpochResult(**{**vars(result), **keep, "epoch": 1, "generation": 2, "shed": (0.0, 0.0)}))
     seen = run.scrape()
     assert seen["plan_generation"] == 2

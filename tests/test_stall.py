@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -148,6 +151,25 @@ def stopped_at(step: str, tmp_path: Path, blocked: Blocked, inputs: tuple[Input,
     if step == "plan":
         driver._commits.sources = (Clogged(driver._commits.sources[0], "plan", blocked), driver._commits.sources[1])
     return driver
+
+
+UNHEARD = """
+import os, pathlib, threading
+from streamjoin.cli.watchdog import Watchdog, end_process
+from streamjoin.epoch.pulse import Activity
+Watchdog(lambda: Activity(3, "plan", 9.0, 1.0), lambda lost: end_process(lost, pathlib.Path("logs")), poll_seconds=0.01)
+threading.Event().wait()
+"""
+
+
+def test_a_process_that_nobody_hears_any_more_is_ended_all_the_same(tmp_path: Path) -> None:
+    """Whoever started it has gone, and with it the other end of its standard error."""
+    ours, its = os.pipe()
+    os.close(ours)
+    with subprocess.Popen([sys.executable, "-c", UNHEARD], cwd=tmp_path, stderr=its) as process:
+        os.close(its)
+        assert process.wait() == Exit.STALLED
+    assert "Thread" in (tmp_path / "logs" / "failure.txt").read_text()
 
 
 @pytest.mark.parametrize("step", ["plan", "commit", "publish"])

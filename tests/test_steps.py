@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import annotated_types
+import numpy as np
 import pytest
 
 from harness import make_job
+from streamjoin.epoch.cascade import ROW_BITS, RUN_BITS, first_reference
 from streamjoin.epoch.steps import ManyJoin, Step
 from streamjoin.kernel.run import KEY
+from streamjoin.manifest.model import Workers
 
 STREAM = {"schema": "id BIGINT, k BIGINT, m BIGINT, s STRING, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
 
@@ -56,3 +60,12 @@ def test_texts_are_carried_as_their_keys_do_not_tell_all(tmp_path: Path) -> None
     step = first_steps(tmp_path, "a.s = b.s AND a.s = c.s")["abc"]
     assert step.joiner.keeps_key
     assert "a.s" in carried(step)
+
+
+def test_rows_of_every_worker_that_a_join_may_have_can_be_referred_to() -> None:
+    [most] = [bound.le for bound in Workers.model_fields["max"].metadata if isinstance(bound, annotated_types.Le)]
+    references = [first_reference(task, run) for task in range(0, int(most), 97) for run in (0, 1, (1 << RUN_BITS) - 1)]
+    assert references == sorted(set(references))
+    np.array([first_reference(int(most), (1 << RUN_BITS) - 1) + (1 << ROW_BITS) - 1], dtype=np.int64)
+    with pytest.raises(OverflowError, match="can be referred to"):
+        first_reference(0, 1 << RUN_BITS)

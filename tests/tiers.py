@@ -126,7 +126,8 @@ def problems(tiers: Tiers, tests: dict[str, tuple[str, ...]]) -> list[str]:
     every = [*tiers.nightly, *(name for names in tiers.smoke.values() for name in names)]
     found += [f"{name} is no test; mend the name, or remove it" for name in every if name not in tests and name not in plain]
     found += [f"{name} is named twice; remove one" for name, count in Counter(every).items() if count > 1]
-    found += [f"checks: {file} is not there; mend the name" for names in tiers.checks.values() for file in names if not (TESTS / file).exists()]
+    checked = [file for names in tiers.checks.values() for file in names]
+    found += [f"checks: {file} is not there; mend the name" for file in checked if not (TESTS / file).exists()]
     return found
 
 

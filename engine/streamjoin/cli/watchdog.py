@@ -49,11 +49,13 @@ class Watchdog:
 
 
 def end_process(activity: Activity, log_directory: Path) -> NoReturn:
-    """Say what stands still and where each thread is, and end at once. Writes to standard error itself: whoever holds its lock may be the
-    thread that is blocked."""
-    failure = stalled(activity.sentence, trace_of_threads(log_directory))
-    os.write(2, f"\nstreamjoin: {failure.sentence}\n".encode())
-    os._exit(Exit.STALLED)  # nothing may wait for the blocked thread
+    """Say what stands still and where each thread is, and end at once, whatever becomes of the words: standard error may be closed. Writes
+    to it itself: whoever holds its lock may be the thread that is blocked."""
+    try:
+        failure = stalled(activity.sentence, trace_of_threads(log_directory))
+        os.write(2, f"\nstreamjoin: {failure.sentence}\n".encode())
+    finally:
+        os._exit(Exit.STALLED)  # nothing may wait for the blocked thread
 
 
 def trace_of_threads(log_directory: Path) -> str:

@@ -36,9 +36,17 @@ from streamjoin.state.store import HeldRun, places_of, rows_selected
 SENT_BYTES = 32 << 20
 """Partial results go on in pieces made of about so many bytes."""
 
-ROW_BITS, RUN_BITS = 31, 20
+ROW_BITS, RUN_BITS, TASK_BITS = 31, 18, 14
 TASK_SHIFT = ROW_BITS + RUN_BITS
-"""A reference is a task, a number of a run there, and a row of it: it ascends by these."""
+"""A reference is a task, a number of a run there, and a row of it, in the 63 bits of an int64 that is not negative: it ascends by these."""
+
+
+def first_reference(task: int, run: int) -> int:
+    """The reference to the first row of a run. Raises OverflowError where there are more tasks or runs than a reference can tell apart."""
+    if task >> TASK_BITS or run >> RUN_BITS:
+        limits = f"{1 << TASK_BITS:,} tasks with {1 << RUN_BITS:,} runs"
+        raise OverflowError(f"task {task} has run {run}: rows of at most {limits} can be referred to")
+    return (task << TASK_SHIFT) | (run << ROW_BITS)
 
 
 class Phase(Enum):
@@ -223,7 +231,7 @@ class Cascade:
         if number is None:
             number = self._numbers[held] = len(self._referred)
             self._referred.append(held)
-        return (self._report.task << TASK_SHIFT) | (number << ROW_BITS)
+        return first_reference(self._report.task, number)
 
     def _references(self) -> Iterator[Piece]:
         """For the tuples of results that wait for them, each once, from the task that has them."""
