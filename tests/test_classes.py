@@ -9,13 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from streamjoin.runner import archive as making
 from streamjoin.runner import classes
-from streamjoin.runner.spark import _expect_end
 from waiting import wait_for
 
 PROGRAM = """#!/bin/sh
@@ -137,10 +135,26 @@ def test_java_s_end_is_no_error_of_the_server_of_accumulators_and_all_else_is(er
     assert ("Traceback" in done.stderr) == is_told
 
 
-def test_the_server_of_accumulators_is_found_where_pyspark_has_it() -> None:
-    from pyspark.accumulators import AccumulatorUnixServer
+LEAVING = """
+import socket, struct, sys, time
+from pyspark.accumulators import _start_update_server
+from streamjoin.runner.spark import _expect_end
 
-    assert callable(AccumulatorUnixServer.handle_error)
-    server = SimpleNamespace(handle_error=print)
+server = _start_update_server("", True, sys.argv[1])
+if sys.argv[2] == "expected":
     _expect_end(server)
-    assert server.handle_error is not print
+with socket.socket(socket.AF_UNIX) as java:
+    java.connect(sys.argv[1])
+    java.sendall(struct.pack("!i", 0))
+    time.sleep(0.5)    # by then there is an answer, which nobody reads
+time.sleep(0.5)
+server.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["expected", "as PySpark has it"])
+def test_java_that_leaves_without_the_last_answer_is_not_told_of(how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVING, str(tmp_path / "socket"), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ("ConnectionResetError" in done.stderr) == (how != "expected"), done.stderr
+    assert done.stderr == "" or how != "expected"
