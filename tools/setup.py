@@ -8,7 +8,7 @@ a laptop comes in any case; an extra of ``pyproject.toml`` is added to what is t
 returns at once, also for fewer extras; a changed ``pyproject.toml``, another Python or a Java that is gone makes the
 stamp void. Nothing is uninstalled.
 
-uv installs: the machine's own, or one that pip brings for the time of the installation. It takes three quarters of a
+uv installs: the machine's own, or one that pip brings for the time of the installation. It takes half a
 minute where pip takes three.
 """
 
