@@ -1,4 +1,5 @@
-# Everything that a developer runs. `make setup` (part of the others) prepares .venv, and returns at once when there is nothing to do.
+# Everything that a developer runs. `make setup` (part of the others) prepares .venv for joins on this machine, `make setup-EXTRA` adds an extra of
+# pyproject.toml, and `make setup-test` all that tests need; each returns at once when there is nothing to do.
 
 # Debian, Ubuntu and Fedora build their own Python with optimisations that others often lack (pyenv's is half as fast), as the images have it.
 PYTHON ?= $(firstword $(shell /usr/bin/python3 -c 'import ensurepip, sys, venv; print(sys.executable) if sys.version_info >= (3, 11) else 0' 2>&-) python3)
@@ -8,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-costs steady docs-check release-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup setup-test demo test test-all test-costs steady docs-check release-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
 	publish-page publish-docs workflows clean
 
 help: ## Show this list
@@ -17,6 +18,12 @@ help: ## Show this list
 setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
 
+setup-test: ## Add all that tests and checks of style and types need
+	@$(PYTHON) tools/setup.py dev tables cassandra protobuf kubeconfig docs examples release
+
+setup-%:
+	@$(PYTHON) tools/setup.py $*
+
 demo: setup ## Join two made-up streams on Spark, on this machine, with as many workers as it takes; draw and check the run
 	rm -rf out/demo
 	$(BIN)/streamjoin run examples/demo.yaml --elastic --until-idle --picture out/demo/run.png
@@ -24,7 +31,7 @@ demo: setup ## Join two made-up streams on Spark, on this machine, with as many 
 	$(BIN)/python examples/demo.py
 	$(BIN)/streamjoin query examples/demo.yaml "SELECT count(*) AS pairs, max(abs(difference)) AS widest FROM match WHERE order_id BETWEEN 1000 AND 2000"
 
-lint: setup ## Check style and types
+lint: setup-test ## Check style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
@@ -33,17 +40,17 @@ crds: setup ## Make the CustomResourceDefinition from the manifest's models
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
 
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: setup ## Build the documentation as a site, in out/site; a link that leads nowhere is an error
+docs: setup-docs ## Build the documentation as a site, in out/site; a link that leads nowhere is an error
 	$(BIN)/mkdocs build --strict
 	@echo "open out/site/index.html"
 
 # Commits it to the branch gh-pages of this clone, beside the versions that are there; nothing is pushed.
 docs-version: export NO_MKDOCS_2_WARNING := 1
-docs-version: setup ## Add this version's documentation to the branch gh-pages, with a list of versions to choose from
+docs-version: setup-docs ## Add this version's documentation to the branch gh-pages, with a list of versions to choose from
 	$(BIN)/mike deploy --update-aliases $$($(BIN)/python -c "import streamjoin; print(streamjoin.__version__)") latest
 	$(BIN)/mike set-default latest
 
-diagrams: setup ## Draw the diagrams of the documentation that have changed (needs npm and Chromium)
+diagrams: setup-docs ## Draw the diagrams of the documentation that have changed (needs npm and Chromium)
 	$(BIN)/python tools/diagrams.py
 
 monitoring: setup ## Make Grafana's dashboard and the alerts of the documentation
@@ -51,7 +58,7 @@ monitoring: setup ## Make Grafana's dashboard and the alerts of the documentatio
 	$(BIN)/python tools/alerts.py
 
 # No error where they cannot be had: tests that need them are skipped then.
-kubernetes: setup ## Find or build (minutes, once) the Kubernetes programs that tests use
+kubernetes: setup-test ## Find or build (minutes, once) the Kubernetes programs that tests use
 	@$(BIN)/python tools/kubernetes_programs.py --optional etcd kube-apiserver kubectl helm actionlint crane
 
 # What each test took is in out/tests.jsonl afterwards.
@@ -68,7 +75,7 @@ test-all: lint ## Run every test with every case (SHARD=2/6: the second of six p
 test-costs: ## Print what the tests of the last run took, and what they waited for
 	@$(BIN)/python tests/costs.py
 
-steady: setup ## Run make test beside busy processes, on one core, and ten times (hours)
+steady: setup-test ## Run make test beside busy processes, on one core, and ten times (hours)
 	$(BIN)/python tools/steady.py
 
 docs-check: export STREAMJOIN_TESTS := docs
@@ -80,56 +87,56 @@ release-check: kubernetes ## Check what makes releases: packages, images, the ch
 	$(PYTEST)
 
 # Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
-cluster-up: setup ## Start a Kubernetes cluster with our images, Prometheus, Kafka and S3 (minutes the first time)
+cluster-up: setup-dev ## Start a Kubernetes cluster with our images, Prometheus, Kafka and S3 (minutes the first time)
 	@$(BIN)/python tools/cluster.py up
 
-cluster-down: setup ## End what cluster-up started
+cluster-down: setup-dev ## End what cluster-up started
 	@$(BIN)/python tools/cluster.py down
 
-e2e: setup ## Run joins as pods of that cluster, kill their parts, and compare their results (some minutes each)
+e2e: setup-test ## Run joins as pods of that cluster, kill their parts, and compare their results (some minutes each)
 	$(BIN)/pytest -m e2e tests/test_e2e.py
 
 # A benchmark is a program in tests/bench that prints what it measured; each is started by itself.
-bench: setup ## Run the benchmarks (some minutes each)
+bench: setup-test ## Run the benchmarks (some minutes each)
 	@set -e; for program in $(sort $(wildcard tests/bench/bench_*.py)); do echo "== $$program"; $(BIN)/python $$program; done
 
-lock: setup ## Resolve locks/*.txt anew, after a change of pyproject.toml (UPGRADE=1: to the newest versions)
+lock: setup-release ## Resolve locks/*.txt anew, after a change of pyproject.toml (UPGRADE=1: to the newest versions)
 	$(BIN)/python tools/release.py lock $(if $(UPGRADE),--upgrade)
 
 chart: kubernetes ## Lint, render and install the chart, and upgrade to it, at a real API server
 	STREAMJOIN_NO_SKIPS=1 $(BIN)/pytest -n 2 --dist loadgroup tests/test_chart.py tests/test_upgrade.py tests/test_release.py
 
-packages: setup ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
+packages: setup-release ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
 	$(BIN)/python tools/release.py packages
 
-images: setup ## Build the images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
+images: setup-release ## Build the images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
 	$(BIN)/python tools/release.py images $(if $(TWICE),--twice)
 
 release: packages images ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified
 	$(BIN)/python tools/release.py sums
 	$(BIN)/python tools/release.py verify dist/$$($(BIN)/python tools/release.py version)
 
-scan: setup ## Ask the vulnerability databases about that release
+scan: setup-release ## Ask the vulnerability databases about that release
 	$(BIN)/python tools/release.py scan
 
 # Of .github/workflows/release.yml; docs/releasing.md.
-release-tag: setup
+release-tag: setup-release
 	$(BIN)/python tools/release.py version --tag "$(TAG)"
 
-publish-images: setup
+publish-images: setup-release
 	$(BIN)/python tools/release.py publish --registry "$(REGISTRY)"
 
-publish-python: setup
+publish-python: setup-release
 	$(BIN)/python tools/release.py publish --python
 
-publish-page: setup
+publish-page: setup-release
 	$(BIN)/python tools/release.py publish --page "$(TAG)"
 
 # What docs-version has made. gh gives the password, from GH_TOKEN, where the repository is GitHub's.
 publish-docs:
 	git -c credential.helper='!gh auth git-credential' push origin gh-pages
 
-workflows: setup ## Check .github/workflows
+workflows: setup-test ## Check .github/workflows
 	$(BIN)/python tools/kubernetes_programs.py actionlint
 	$(BIN)/pytest -q -n 0 tests/test_workflows.py
 

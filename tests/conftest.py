@@ -17,6 +17,7 @@ import apiserver
 from cases import how_many, in_turn
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 from spark_path import have_workers_find_tests
+from streamjoin.runner import classes
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaBroker
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
 pytest_plugins = ["costs", "tiers"]
+
+os.environ.setdefault(classes.NEVER, "1")  # of which a run is no test (test_classes.py)
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, which processes that are started here would do, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

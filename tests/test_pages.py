@@ -13,6 +13,7 @@ import copy
 import json
 import re
 import shlex
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ KINDS = {"console", "json", "mermaid", "promql", "python", "sh", "sql", "text", 
 ``promql`` in tests/test_prometheus.py, and tests/test_site.py has a picture of all that is ``mermaid``."""
 NOT_JUDGED = 5
 """So many blocks have a reason why they are not run."""
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 OTHER_PROGRAMS = {
     *("cat", "cd", "cosign", "cp", "curl", "diff", "docker", "export", "gh", "git", "helm", "mkdir"),
     *("openssl", "pip", "rm", "sed", "sha256sum", "tar", "tools/images.sh", "uv", "vi"),
@@ -178,7 +180,9 @@ def judge(words: list[str]) -> None:
     elif name == "kubectl" and arguments[0] == "streamjoin":
         kubectl_streamjoin(arguments[1:])
     elif name == "make":
-        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"no such target: {arguments[0]}"
+        targets = (ROOT / "Makefile").read_text()
+        is_there = re.search(rf"^{arguments[0]}:", targets, re.MULTILINE) or arguments[0] in {f"setup-{each}" for each in EXTRAS}
+        assert is_there, f"no such target: {arguments[0]}"
     elif name == "kubectl":
         for number, word in enumerate(arguments):
             if word == "-f" and arguments[number + 1].startswith(("examples/", "crds/", "charts/")):

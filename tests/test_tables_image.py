@@ -1,9 +1,11 @@
-"""Joins with tables run in an image of their own: who needs it, what the operator takes, and what an engine without its packages says."""
+"""Fields that need packages of an extra: what an engine without them says; and the image for tables, which the operator takes."""
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -11,17 +13,18 @@ from typing import Any, get_args
 import pytest
 import yaml
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 
 from operator_parts import SPEC, Object, streamjoin
 from streamjoin.api.join import Join
 from streamjoin.cli import main
 from streamjoin.manifest import ManifestError, load
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.packages import PACKAGES, needed_packages
+from streamjoin.manifest.packages import DELTA, ICEBERG, PACKAGES, PROTOBUF, TABLES, needed_packages
 from streamjoin.manifest.part import Part
 from streamjoin_operator import children
 from streamjoin_operator.derived import derive
-from streamjoin_operator.pod_templates import cleanup_template, executor_pod
+from streamjoin_operator.pod_templates import cleanup_template, executor_pod, image_for
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
@@ -48,12 +51,12 @@ def with_table(*places: str) -> Object:
     ("places", "needed"),
     [
         ((), {}),
-        (("streams.1.delta",), {"spec.streams[1].source.delta": "deltalake"}),
-        (("streams.0.iceberg",), {"spec.streams[0].source.iceberg": "pyiceberg"}),
-        (("joins.1.delta",), {"spec.joins[1].output.sink.delta": "deltalake"}),
+        (("streams.1.delta",), {"spec.streams[1].source.delta": DELTA}),
+        (("streams.0.iceberg",), {"spec.streams[0].source.iceberg": ICEBERG}),
+        (("joins.1.delta",), {"spec.joins[1].output.sink.delta": DELTA}),
         (
             ("joins.0.iceberg", "streams.0.delta"),
-            {"spec.streams[0].source.delta": "deltalake", "spec.joins[0].output.sink.iceberg": "pyiceberg"},
+            {"spec.streams[0].source.delta": DELTA, "spec.joins[0].output.sink.iceberg": ICEBERG},
         ),
     ],
 )
@@ -96,7 +99,14 @@ def models(kind: Any, seen: set[type[Part]]) -> Iterator[type[Part]]:
 
 def test_every_table_that_a_manifest_may_have_is_known_to_need_a_package() -> None:
     tables = {part for part in models(Manifest, set()) if part.__name__.startswith(("Delta", "Iceberg"))}
-    assert tables == set(PACKAGES)
+    assert tables == {part for part, package in PACKAGES.items() if package.extra == TABLES}
+
+
+def test_every_package_is_of_the_extra_that_the_remedy_names() -> None:
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package in {*PACKAGES.values(), PROTOBUF}:
+        assert package.name in {Requirement(each).name for each in extras[package.extra]}
+        assert importlib.util.find_spec(package.module) is not None
 
 
 @pytest.fixture
@@ -115,11 +125,48 @@ def join(tmp_path: Path) -> Path:
     return path
 
 
-REMEDY = "in pods remove spec.image, or name streamjoin-engine-tables there; elsewhere pip install 'streamjoin[engine]'"
+IN_PODS = "in pods remove spec.image, or name streamjoin-engine-tables there"
+REMEDY = f"{IN_PODS}; elsewhere pip install 'streamjoin[tables]', and in a clone make setup-tables"
 SAID = [
     f"spec.streams[1].source.iceberg: needs the package pyiceberg, which is not installed; {REMEDY}",
     f"spec.joins[0].output.sink.delta: needs the package deltalake, which is not installed; {REMEDY}",
 ]
+
+
+STORE = {"cassandra": {"hosts": "nowhere", "keyspace": "k"}}
+OTHERS = [
+    ("cassandra", "cassandra-driver", "spec.joins[0].output.snapshots.store.cassandra"),
+    ("protobuf", "grpcio-tools", "spec.streams[0].source.kafka.format"),
+]
+
+
+@pytest.mark.parametrize(("extra", "package", "field"), OTHERS)
+def test_what_every_image_has_and_a_laptop_may_lack_is_said_with_the_remedy(
+    extra: str, package: str, field: str, join: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = yaml.safe_load(join.read_text())
+    body["spec"]["streams"][1]["source"] = body["spec"]["streams"][0]["source"]
+    output = body["spec"]["joins"][0]["output"]
+    output["sink"] = {"files": {"path": str(join.parent / "out"), "format": "parquet"}}
+    if extra == "cassandra":
+        output["snapshots"] = {"every": "60s", "store": STORE}
+    else:
+        registry = {"url": "http://registry"}
+        kafka = {"bootstrapServers": "nowhere:9092", "topic": "t", "format": "protobuf", "schemaRegistry": registry}
+        body["spec"]["streams"][0]["source"] = {"kafka": kafka}
+    derived = derive(streamjoin(**body["spec"]))
+    assert derived.manifest is not None
+    assert image_for(derived.manifest, SETTINGS) == "engine:1"
+    join.write_text(yaml.safe_dump(body))
+    for each in PACKAGES.values():
+        monkeypatch.setitem(sys.modules, each.module, None)
+    monkeypatch.setitem(sys.modules, PROTOBUF.module, None)
+    done = CliRunner().invoke(main, ["run", str(join), "--runner", "inline"])
+    assert done.exit_code == 2
+    remedy = f"in pods remove spec.image, or name streamjoin-engine there; elsewhere pip install 'streamjoin[{extra}]'"
+    assert done.stderr.splitlines() == [
+        f"{join}: {field}: needs the package {package}, which is not installed; {remedy}, and in a clone make setup-{extra}"
+    ]
 
 
 @pytest.fixture
@@ -137,6 +184,13 @@ def test_a_run_without_the_packages_names_each_field_and_the_remedy(join: Path) 
     with pytest.raises(ManifestError, match="needs the package pyiceberg"):
         Join.read(join).run(runner="inline")
     assert not (join.parent / "state").exists()
+
+
+@pytest.mark.usefixtures("without")
+def test_results_in_a_table_are_not_read_without_its_package(join: Path) -> None:
+    with pytest.raises(ManifestError) as refused:
+        Join.read(join).results()
+    assert [str(problem) for problem in refused.value.problems] == SAID[1:]
 
 
 @pytest.mark.usefixtures("without")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamjoin.manifest.packages import missing_package
+from streamjoin.manifest.packages import DELTA, missing_package
 from streamjoin_operator import names
 from streamjoin_operator.reasons import Reason
 
@@ -1023,7 +1023,7 @@ pod_way(
     "streamjoin-engine-tables there",
     do="Remove `spec.image`, or name an image with them there; where a driver runs already, a trial finds this out first",
     status=lambda world: looping(
-        world, 2, f"/etc/streamjoin/streamjoin.yaml: {missing_package('spec.joins[0].output.sink.delta', 'deltalake')}"
+        world, 2, f"/etc/streamjoin/streamjoin.yaml: {missing_package('spec.joins[0].output.sink.delta', DELTA)}"
     ),
 )
 exit_way(

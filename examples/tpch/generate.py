@@ -25,7 +25,7 @@ def main() -> int:
 
     program = Path(sys.executable).with_name("tpchgen-cli")
     if not program.exists():
-        print(f"{program} is missing; install it: {sys.executable} -m pip install 'tpchgen-cli>=4,<5'", file=sys.stderr)
+        print(f"{program} is missing; install it: make setup-examples, or pip install 'tpchgen-cli>=4,<5'", file=sys.stderr)
         return 1
     for table in TABLES:
         shutil.rmtree(arguments.data / table, ignore_errors=True)

@@ -136,7 +136,8 @@ def _of_kubeconfig(path: Path) -> Login:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_kube_config
     except ImportError as error:
-        remedy = "run in a pod with a service account, or outside of the image with pip install 'streamjoin[operator,kubeconfig]'"
+        install = "pip install 'streamjoin[operator,kubeconfig]', and in a clone make setup-kubeconfig"
+        remedy = f"run in a pod with a service account, or outside of the image after {install}"
         raise AccessError(f"{path}: kubeconfigs are read by the Python package kubernetes, which is not here; {remedy}") from error
     found = Configuration()
     load: Callable[..., None] = load_kube_config

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.packages import needed_packages
+from streamjoin.manifest.packages import has_tables
 from streamjoin.manifest.quantity import Cpu, Memory
 from streamjoin_operator import names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
@@ -38,7 +38,7 @@ LOST_NODE_SECONDS = 30
 
 def image_for(manifest: Manifest, settings: Settings) -> str:
     """The image of the driver, its executors and the pod that removes the state."""
-    return manifest.spec.image or (settings.tables_image if needed_packages(manifest) else settings.engine_image)
+    return manifest.spec.image or (settings.tables_image if has_tables(manifest) else settings.engine_image)
 
 
 def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:

@@ -43,7 +43,7 @@ def program(name: str) -> Path:
     for place in places:
         if os.access(place, os.X_OK):
             return place
-    raise ReleaseError(f"{name}: is not installed; make setup installs it into .venv")
+    raise ReleaseError(f"{name}: is not installed; make setup-release installs it into .venv")
 
 
 def say(text: str) -> None:

@@ -3,7 +3,7 @@
     locks/engine.txt      the engine's image
     locks/operator.txt    the operator's image
     locks/build.txt       what builds wheels (this project's, and PySpark's), and uv, which installs them
-    locks/developer.txt   all that tests, documentation and releases are made with, without hashes: constraints for pip (tools/setup.py)
+    locks/developer.txt   all that tests, documentation and releases are made with, without hashes: constraints for uv (tools/setup.py)
     locks/debian.txt      Debian's packages in the images (release_steps/debian.py)
 
 Each is resolved for all platforms and for Python 3.11 and newer, and begins with a digest of what it was resolved from. So a changed
@@ -28,7 +28,8 @@ from release_steps.failure import ROOT, ReleaseError, program, run
 DIRECTORY = "locks"
 BUILD = "build"
 DEVELOPER = "developer"
-IMAGES = ("engine", "operator")
+IMAGES = {"engine": ("cassandra", "engine", "protobuf", "tables"), "operator": ("operator",)}
+"""By image, its extras in pyproject.toml. What tables need is installed with the engine's, and becomes a layer of its own."""
 RELEASED = (*IMAGES, BUILD)
 """Those of what users get: with hashes, and asked about in scans."""
 NAMES = (*RELEASED, DEVELOPER)
@@ -47,9 +48,9 @@ def requirements(name: str, root: Path = ROOT) -> list[str]:
         installer = [each for each in project["project"]["optional-dependencies"]["release"] if Requirement(each).name == "uv"]
         return sorted([*map(str, project["build-system"]["requires"]), *installer])
     table: dict[str, Any] = project["project"]
-    if name == DEVELOPER:
-        return sorted({*table["dependencies"], *chain.from_iterable(table["optional-dependencies"].values())})
-    return sorted([*table["dependencies"], *table["optional-dependencies"][name]])
+    extras = table["optional-dependencies"]
+    taken = extras if name == DEVELOPER else IMAGES[name]
+    return sorted({*table["dependencies"], *chain.from_iterable(extras[each] for each in taken)})
 
 
 def _digest(name: str, root: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streamjoin.api.packages import require_packages
 from streamjoin.io.base import SourceError
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
 from streamjoin.io.folder import folder_at
@@ -27,6 +28,7 @@ READ_SECONDS = 24 * 3600.0
 def results_of(join: Join, name: str | None) -> pa.RecordBatchReader:
     """See :meth:`streamjoin.api.join.Join.results`."""
     found = join_named(join, name)
+    require_packages(join.manifest, f"spec.joins[{join.job.joins.index(found)}].output")
     schema = output_schema(found.output)
     if isinstance(found.sink, FilesSink):
         batches = _of_files(found.sink, schema)

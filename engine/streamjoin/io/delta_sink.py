@@ -70,7 +70,7 @@ class DeltaSink(TableSink):
             try:
                 from streamjoin.io.delta_table import DeltaLog
             except ImportError as error:
-                raise SinkError(f"delta: the package deltalake is missing ({error}); pip install deltalake") from error
+                raise SinkError(f"delta: the package deltalake is missing ({error}); pip install 'streamjoin[tables]'") from error
             self._opened = DeltaLog(self.config, self._files)
         self._opened.open()
         return self._opened

@@ -78,7 +78,7 @@ class IcebergSink(TableSink):
             try:
                 from streamjoin.io.iceberg_table import IcebergTable
             except ImportError as error:
-                raise SinkError(f"iceberg: the package pyiceberg is missing ({error}); pip install pyiceberg") from error
+                raise SinkError(f"iceberg: the package pyiceberg is missing ({error}); pip install 'streamjoin[tables]'") from error
             self._opened = IcebergTable(self.config, self._files)
         self._root = self._opened.open()
         return self._opened

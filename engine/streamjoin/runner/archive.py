@@ -2,15 +2,22 @@
 
 If no library has the machine code (``kernel.library``), the parts that this join does not need (for JSON and Kafka) are compiled, too.
 
-    python -m streamjoin.runner.archive
+    python -m streamjoin.runner.archive [--if-none]
+
+With ``--if-none`` an archive that is there stays, and nothing is done where another process makes one.
+
+Always holds: one process makes it at a time, and what others find is whole. Of one that was killed the next removes what it left.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from streamjoin.compilation import compile_job
@@ -53,25 +60,53 @@ class ClassesError(RuntimeError):
     """Why there is no archive; the text is for people."""
 
 
-def make() -> Path:
-    """Makes the archive, which takes about a minute; the one that is there is replaced. Raises ClassesError, JavaNotFound."""
+def make(*, if_none: bool = False) -> Path | None:
+    """Makes the archive, which takes about a minute; the one that is there is replaced, unless ``if_none``: then, and where another process
+    is about it, there is nothing to do, and None is returned. Raises ClassesError, JavaNotFound."""
     java_home = find_java()
     # Where images are built, the machine's own name may be nobody's.
     os.environ |= {"JAVA_HOME": str(java_home), "SPARK_LOCAL_HOSTNAME": "localhost", "SPARK_LOCAL_IP": "127.0.0.1"}
     path = archive(java_home)
     if not is_plain(path):
         raise ClassesError(f"{path}: has a blank in it, and Spark splits Java's options at blanks; put the environment elsewhere")
+    with _alone(path, waits=not if_none) as is_alone:
+        if if_none and (path.exists() or not is_alone):
+            return None
+        try:
+            for each in (path, *path.parent.glob(f"{path.stem}.unfinished*")):  # and parts that Java writes beside it
+                each.unlink(missing_ok=True)
+        except OSError as error:
+            raise ClassesError(f"{path}: {error.strerror}; run this as a user who may write there") from error
+        return _make(java_home, path)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, *, waits: bool) -> Iterator[bool]:
+    """Whether no other process makes this archive as long as this lasts. The lock goes when its process does. Raises ClassesError."""
+    lock = path.with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ClassesError(f"{path}: {error.strerror}; run this as a user who may write there") from error
+        raise ClassesError(f"{lock}: {error.strerror}; run this as a user who may write there") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _make(java_home: Path, path: Path) -> Path:
     java = str(java_home / "bin" / "java")
     if subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode:
         subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)  # a runtime that came without its own archive
     import_all()
     compile_all()
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished = path.with_suffix(".unfinished")
     try:
         with tempfile.TemporaryDirectory(prefix="streamjoin-classes-") as name:
             # First with an executor, for what a driver on a cluster needs; then in the driver's own process, as on a laptop.
@@ -115,9 +150,10 @@ def _end_java() -> None:
 
 
 def main() -> int:
-    """Prints where the archive is; exit code 1 and why where it cannot be made."""
+    """Prints where the archive is that it has made; exit code 1 and why where it cannot be made."""
     try:
-        print(make())
+        if path := make(if_none="--if-none" in sys.argv[1:]):
+            print(path)
     except (ClassesError, EpochFailed, JavaNotFound, OSError, subprocess.TimeoutExpired) as error:
         print(f"classes: {error}", file=sys.stderr)
         return 1

@@ -32,7 +32,7 @@ from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner import host
 from streamjoin.runner.allocators import ENVIRONMENT
 from streamjoin.runner.attempt import Attempt
-from streamjoin.runner.classes import Shared, leaving, shared
+from streamjoin.runner.classes import Shared, leaving, make_later, shared
 from streamjoin.runner.java import find_java
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
@@ -177,6 +177,8 @@ class SparkRunner:
         if self._hosts is not None:
             self._hosts.join()
         self._spark = self._pool = self._hosts = None
+        if self._settings.master is None and self._settings.classes_to is None:
+            make_later(Path(os.environ["JAVA_HOME"]))
 
     def _start(self, workers: int) -> None:
         settings = self._settings
@@ -237,7 +239,9 @@ class SparkRunner:
         conf |= settings.conf
         conf |= {"spark.master": settings.master or f"local[{LOCAL_TASKS}]", "spark.app.name": "streamjoin"}
         with _stderr_to(settings.log_directory / "spark.log"):
-            return SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+            context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+        _expect_end(context._accumulatorServer)
+        return context
 
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"
@@ -246,6 +250,18 @@ class SparkRunner:
         path.write_text(trace)
         ended = java_ended(self._settings.log_directory)
         return EpochFailed(f"{what}: {ended or cause_of(trace)} (trace: {path})", trace, permanent=ended is not None)
+
+
+def _expect_end(server: Any) -> None:
+    """Have PySpark's server of accumulators take it quietly that Java closes its connection: as Spark stops, an interrupted thread of
+    Java does, now and then in the midst of an update. Nothing here has accumulators of its own; Spark's end is told by ``java_ended``."""
+    tell = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError | EOFError):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 class SparkHosts:

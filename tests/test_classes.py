@@ -1,0 +1,160 @@
+"""The archive of Java's classes is made once, by a process of its own after the first run, and what it meets on its way harms nobody."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamjoin.runner import archive as making
+from streamjoin.runner import classes
+from waiting import wait_for
+
+PROGRAM = """#!/bin/sh
+echo "$$ $(ps -o ni= -o ppid= -p $$) $*" >> {directory}/started
+sleep 1
+echo done >> {directory}/started
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Python environment without an archive, whose Python writes down what it is to do."""
+    python = tmp_path / "python"
+    python.write_text(PROGRAM.format(directory=tmp_path))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.delenv(classes.NEVER)
+    yield tmp_path
+    if (tmp_path / "started").exists():
+        wait_for("the processes end", lambda: (tmp_path / "started").read_text().count("done") == started(tmp_path))
+
+
+def started(directory: Path) -> int:
+    path = directory / "started"
+    return path.read_text().count("streamjoin.runner.archive") if path.exists() else 0
+
+
+def make_later() -> None:
+    classes.make_later(Path("/java"))
+
+
+def test_it_is_made_by_a_niced_process_that_is_nobody_s_child_here(environment: Path) -> None:
+    began = time.monotonic()
+    make_later()
+    assert time.monotonic() - began < 0.9, "it is not waited for"
+    wait_for("the process starts", lambda: started(environment) == 1)
+    number, nice, parent, *command = (environment / "started").read_text().splitlines()[0].split()
+    assert int(nice) == 19
+    assert int(parent) != os.getpid()
+    assert command == ["-m", "streamjoin.runner.archive", "--if-none"]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(int(number), os.WNOHANG)
+
+
+@pytest.mark.parametrize("why", ["it is there", "tests", "a blank", "it has failed", "not writable"])
+def test_it_is_not_made_where_it_cannot_be_or_need_not(why: str, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = classes.archive(Path("/java"))
+    path.parent.mkdir(parents=True)
+    if why == "it is there":
+        path.touch()
+    elif why == "tests":
+        monkeypatch.setenv(classes.NEVER, "1")
+    elif why == "a blank":
+        monkeypatch.setattr(sys, "prefix", str(environment / "a blank"))
+    elif why == "it has failed":
+        path.with_suffix(".log").write_text("classes: this runtime shares no classes\n")
+    else:
+        path.parent.rmdir()
+        path.parent.write_text("no directory, as a place is none that nobody may write to\n")
+    make_later()
+    time.sleep(0.3)
+    assert started(environment) == 0
+
+
+def test_it_is_tried_again_after_a_day_and_at_once_after_a_kill(environment: Path) -> None:
+    log = classes.archive(Path("/java")).with_suffix(".log")
+    log.parent.mkdir(parents=True)
+    log.touch()
+    make_later()
+    wait_for("the process starts", lambda: started(environment) == 1)
+    log.write_text("classes: no\n")
+    os.utime(log, (time.time() - classes.AGAIN_SECONDS - 9,) * 2)
+    make_later()
+    wait_for("the process starts", lambda: started(environment) == 2)
+
+
+def test_two_never_make_it_at_once_and_one_that_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "share" / "spark-x.jsa"
+    monkeypatch.setattr(making, "find_java", lambda: tmp_path)
+    monkeypatch.setattr(making, "archive", lambda home: path)
+    monkeypatch.setattr(making, "_make", lambda home, at: at.write_text("made") and at)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    path.parent.mkdir()
+    with path.with_suffix(".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert making.make(if_none=True) is None
+        assert not path.exists()
+    left = path.with_suffix(".unfinished")
+    left.touch()  # of one that was killed
+    assert making.make(if_none=True) == path
+    assert not left.exists()
+    assert making.make(if_none=True) is None
+    assert making.make() == path, "who asks for it without a condition has it made anew"
+
+
+SERVER = """
+import socketserver, sys
+from streamjoin.runner.spark import _expect_end
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        raise {error}
+
+server = socketserver.TCPServer(("127.0.0.1", 0), Handler)
+_expect_end(server)
+import socket
+with socket.create_connection(server.server_address):
+    server.handle_request()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [("ConnectionResetError(104, 'reset')", False), ("BrokenPipeError()", False), ("EOFError()", False), ("ValueError('token')", True)],
+)
+def test_java_s_end_is_no_error_of_the_server_of_accumulators_and_all_else_is(error: str, is_told: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", SERVER.format(error=error)], capture_output=True, text=True, check=True, timeout=60)
+    assert ("Traceback" in done.stderr) == is_told
+
+
+LEAVING = """
+import socket, struct, sys, time
+from pyspark.accumulators import _start_update_server
+from streamjoin.runner.spark import _expect_end
+
+server = _start_update_server("", True, sys.argv[1])
+if sys.argv[2] == "expected":
+    _expect_end(server)
+with socket.socket(socket.AF_UNIX) as java:
+    java.connect(sys.argv[1])
+    java.sendall(struct.pack("!i", 0))
+    time.sleep(0.5)    # by then there is an answer, which nobody reads
+time.sleep(0.5)
+server.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["expected", "as PySpark has it"])
+def test_java_that_leaves_without_the_last_answer_is_not_told_of(how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVING, str(tmp_path / "socket"), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ("ConnectionResetError" in done.stderr) == (how != "expected"), done.stderr
+    assert done.stderr == "" or how != "expected"
