@@ -7,6 +7,8 @@ import socket
 import threading
 from types import TracebackType
 
+from waiting import PATIENCE_SECONDS
+
 
 class Cable:
     """Leads whoever connects to ``address`` to the target (``host:port``)."""
@@ -66,7 +68,7 @@ class Cable:
                 near.close()
                 continue
             try:
-                far = socket.create_connection(self._target, timeout=10)
+                far = socket.create_connection(self._target, timeout=PATIENCE_SECONDS)
             except OSError:
                 near.close()
                 continue

@@ -12,6 +12,8 @@ from types import TracebackType
 import aiohttp
 from aiohttp import web
 
+from waiting import PATIENCE_SECONDS
+
 
 class FaultProxy:
     """Plain HTTP in, the API server's TLS out. One loop in a thread of its own."""
@@ -33,13 +35,13 @@ class FaultProxy:
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(PATIENCE_SECONDS)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
 
     def cut_watches(self) -> None:
         """End every watch that is open."""

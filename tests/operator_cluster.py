@@ -22,7 +22,7 @@ from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
 from streamjoin_operator.main import Operator
 from streamjoin_operator.settings import Settings
-from waiting import wait_for as wait_longer
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE_ACCOUNT = "streamjoin-operator"
@@ -46,10 +46,6 @@ def operator_rules() -> list[Object]:
     roles = of_kind(rendered({"watch": {"namespaces": ["watched"]}}), "Role")
     (rules,) = (role["rules"] for role in roles if role["metadata"]["namespace"] == "watched")
     return list(rules)
-
-
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    return wait_longer(what, found, 120)
 
 
 class Running:
@@ -86,7 +82,7 @@ class Running:
     def close(self) -> None:
         if self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
 

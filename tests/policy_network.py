@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from skips import lacks
+from waiting import PATIENCE_SECONDS
 
 Object = dict[str, Any]
 Connection = tuple[str, str, str]
@@ -58,7 +59,7 @@ def unusable() -> str | None:
         if shutil.which(name, path=_PATH) is None:
             return lacks(name, REMEDY)
     probe = f"mount -t tmpfs none /run && ip link add probe type bridge && iptables-restore < /dev/null && echo 0 > {LIMITED}"
-    done = subprocess.run([*_alone(), "sh", "-c", probe], env=_environment(), capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*_alone(), "sh", "-c", probe], env=_environment(), capture_output=True, check=False, timeout=PATIENCE_SECONDS)
     return None if done.returncode == 0 else "this machine makes no network namespaces"
 
 
@@ -68,7 +69,9 @@ def passing(
     """For each set of policies the connections that pass, of each pod to each other one at each port. ``namespaces``: their labels."""
     asked = {"pods": [asdict(pod) for pod in pods], "namespaces": namespaces, "ports": list(ports), "policies": policies}
     command = [*_alone(), sys.executable, str(Path(__file__).resolve())]
-    done = subprocess.run(command, input=json.dumps(asked), env=_environment(), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, input=json.dumps(asked), env=_environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     return [{(source, target, port) for source, target, port in found} for found in json.loads(done.stdout)]
 

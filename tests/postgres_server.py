@@ -17,7 +17,6 @@ from typing import Any
 
 from waiting import wait_for
 
-START_SECONDS = 60
 USER = "streamjoin"
 
 
@@ -67,7 +66,7 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [*command, "-c", "listen_addresses=127.0.0.1"], stdout=log, stderr=log, cwd=self._root, **self._as
             )
-        wait_for("PostgreSQL takes connections", self._answers, START_SECONDS)
+        wait_for("PostgreSQL takes connections", self._answers)
 
     def _answers(self) -> bool:
         command = [self._programs / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-q"]

@@ -153,7 +153,7 @@ class Join:
         return int(self.gauge("streamjoin_epoch_number"))
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
-        return wait_for(f"{self.namespace}/{self.name}: {what}", found, PATIENCE_SECONDS, every=0.5, told=self.story)
+        return wait_for(f"{self.namespace}/{self.name}: {what}", found, every=0.5, told=self.story)
 
     def until_running(self, workers: int | None = None) -> None:
         """The join runs, with so many executors, and goes on committing."""

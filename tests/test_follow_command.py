@@ -36,7 +36,7 @@ from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.server import DriverServer
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator import plugin
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.xdist_group("follow")  # one server for all
 OUTPUT = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"size": 40, "key": "a"}}
@@ -106,7 +106,7 @@ def test_servers_and_drivers_come_and_go_and_each_result_is_printed_once(tmp_pat
         found += Counter(map(row_of, client.stdout))
         assert client.stderr is not None
         said = client.stderr.read()
-        assert client.wait(60) == Exit.DONE, said
+        assert client.wait(PATIENCE_SECONDS) == Exit.DONE, said
     assert found == stored(tmp_path) != Counter()
     assert said.splitlines()[-1] == "the join has ended"
     assert "up to snapshot " in said
@@ -128,7 +128,7 @@ def test_it_goes_on_until_ctrl_c(tmp_path: Path) -> None:
             assert client.stdout is not None
             assert client.stdout.readline()
             client.send_signal(signal.SIGINT)
-            _, said = client.communicate(timeout=30)
+            _, said = client.communicate(timeout=PATIENCE_SECONDS)
             assert client.returncode == Exit.DONE, said
 
 
@@ -148,7 +148,7 @@ def test_it_ends_when_the_join_has_ended(tmp_path: Path) -> None:
         draining = threading.Thread(target=run.stderr.read, daemon=True)
         draining.start()
         told = wait_for("the join has begun", lambda: followed(url), every=0.2)
-        assert run.wait(timeout=60) == 0
+        assert run.wait(timeout=PATIENCE_SECONDS) == 0
     assert told.returncode == Exit.DONE
     assert told.stderr.splitlines()[-1] == "the join has ended"
     assert Counter(map(row_of, told.stdout.splitlines())) == stored(tmp_path) != Counter()

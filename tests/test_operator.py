@@ -39,6 +39,7 @@ from streamjoin_operator.reporting import transitions
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 TLS = {"tls": {"secretName": "one-tls"}}
@@ -953,7 +954,7 @@ class TestQueue:
                 for _ in range(ticks):
                     await asyncio.sleep(0)
                 task.cancel()
-                done, _ = await asyncio.wait({task}, timeout=5)
+                done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
                 assert done, ticks
 
         self.run(story)

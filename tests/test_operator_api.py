@@ -14,14 +14,14 @@ import yaml
 import http_stub
 from apiserver import ApiError, ApiServer, program
 from fault_proxy import FaultProxy
-from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster, wait_for
+from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster
 from operator_parts import Object
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.children import ledger as ledger_map
 from streamjoin_operator.resource import Resource
-from waiting import wait_for as wait_longer
+from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
 
@@ -79,7 +79,7 @@ def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it
             def last() -> Object:
                 return dict((cluster.status().get("decisions") or [{}])[-1])
 
-            wait_longer("it grows, and what came true is known", lambda: "realizedUtilization" in last(), 120)
+            wait_for("it grows, and what came true is known", lambda: "realizedUtilization" in last())
             (decision,) = cluster.status()["decisions"]
             assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Applied")
             assert join.workers == decision["workersAfter"]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -25,9 +24,9 @@ from streamjoin_operator.queue import Key, Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
 from test_operator_reconcile import NoPrometheus
+from waiting import wait_in_loop
 
 COUNT = 500 if ALL else 200
-DEADLINE_SECONDS = 120.0
 
 
 class BlackHole:
@@ -80,11 +79,11 @@ class Places(Settings):
         return Places.urls[name.startswith("good")]
 
 
-async def until(what: str, found: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.05)
+async def until(what: str, found: Callable[[], Any]) -> None:
+    async def is_found() -> Any:
+        return found()
+
+    await wait_in_loop(what, is_found)
 
 
 def test_hundreds_of_silent_drivers_neither_starve_the_others_nor_fail_liveness(hole: BlackHole, quick: None) -> None:

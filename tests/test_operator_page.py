@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser import browser
-from operator_cluster import Cluster, wait_for
+from operator_cluster import Cluster
 from operator_parts import streamjoin
 from streamjoin_operator import plugin
 from streamjoin_operator.api import ApiError
@@ -28,6 +28,7 @@ from streamjoin_operator.queue import Queue
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.status_model import Status
 from streamjoin_operator.suspending import PageToken, Refused, Suspending
+from waiting import PATIENCE_SECONDS, wait_for
 
 AT = "2026-11-20T10:00:00+00:00"
 
@@ -152,7 +153,7 @@ def test_another_name_of_this_machine_is_refused(url: str) -> None:
 
 def answer(request: urllib.request.Request) -> Any:
     try:
-        return urllib.request.urlopen(request, timeout=20)
+        return urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
     except urllib.error.HTTPError as error:
         return error
 
@@ -188,7 +189,7 @@ def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster:
         cluster.run()
 
         def shown() -> Any:
-            found = json.loads(urllib.request.urlopen(address, timeout=20).read())["streamJoins"]
+            found = json.loads(urllib.request.urlopen(address, timeout=PATIENCE_SECONDS).read())["streamJoins"]
             return found and found[0]["utilization"] and found[0]
 
         join = wait_for("it is measured", shown)
@@ -198,7 +199,7 @@ def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster:
         assert join["cost"]["pricePerExecutorHour"] == 0.5
         assert ("Ready", "True") in [(one["type"], one["status"]) for one in join["conditions"]]
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(address, timeout=20)
+        urllib.request.urlopen(address, timeout=PATIENCE_SECONDS)
 
 
 def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **headers: str) -> tuple[int, Any]:
@@ -319,7 +320,7 @@ def test_what_is_being_deleted_is_not_suspended(seen: Seen) -> None:
 
 def test_without_a_secret_the_page_only_shows(seen: Seen, url: str) -> None:
     seen.saw(running("orders", 2, "0.42"))
-    found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=20).read())
+    found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=PATIENCE_SECONDS).read())
     assert (found["mayWrite"], found["takesToken"]) == (False, False)
     with pytest.raises(Refused, match="this page only shows") as refused:
         PageToken("").require("Bearer anything")

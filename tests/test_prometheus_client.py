@@ -35,6 +35,7 @@ from streamjoin_operator.prometheus import PrometheusClient, forbidden
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
+from waiting import wait_in_loop
 
 GOOD: Object = {
     "status": "success",
@@ -287,15 +288,14 @@ class Loop:
             wall=lambda: datetime.datetime.fromtimestamp(time.time() + self.ahead, datetime.UTC),
         )
 
-    async def until(self, what: str, found: Callable[[], Any], seconds: float = 60.0) -> None:
+    async def until(self, what: str, found: Callable[[], Any]) -> None:
         """Reconciles until it is so."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+
+        async def is_found() -> Any:
             await self.once()
-            if found():
-                return
-            await asyncio.sleep(0.2)
-        raise AssertionError(f"{what}: not within {seconds} s; {self.status.get('conditions')}")
+            return found()
+
+        await wait_in_loop(what, is_found, told=lambda: str(self.status.get("conditions")))
 
     async def once(self) -> None:
         for body in self.cluster.of("StreamJoin"):
@@ -499,7 +499,7 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
         prometheus = RealPrometheus(tmp_path, stack, server.address)
         loop = Loop(server, prometheus.url)
         try:
-            await loop.until("the join grows", lambda: join.workers > 1, 120)
+            await loop.until("the join grows", lambda: join.workers > 1)
             workers = join.workers
             await loop.until("what came true is known", lambda: loop.status["decisions"][-1]["outcome"] == "Applied")
             asked = len(join.wishes)
@@ -533,7 +533,7 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
             assert len(join.wishes) == asked, "nothing was decided by any of that"
             assert join.workers == workers
             join.spoil = lambda text: text
-            await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers, 120)
+            await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers)
         finally:
             await loop.close()
 

@@ -39,7 +39,7 @@ from streamjoin.serve.metrics import Metrics
 from streamjoin.state.log import Superseded
 from streamjoin.state.storage import ObjectStorage
 from test_snapshots import Clock, expected, job_with, make_inputs
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 NAMES = iter(range(1_000_000))
 """Of tables: no two tests share one."""
@@ -268,7 +268,7 @@ def test_two_drivers_that_store_the_same_at_once_store_it_once(world: World) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert failed == []
     assert Counter(world.rows(table, COLUMNS)) == Counter(row for number in range(8) for row in rows_in(batches_of(number, 50), COLUMNS))
 
@@ -375,7 +375,7 @@ def test_snapshots_are_let_go_when_they_are_old(world: World) -> None:
         store.let_go(time.time() - 100.0)
         return world.listed(name) == Counter({2: 20, 3: 20})
 
-    wait_for("the old ones are gone", is_gone, 30)
+    wait_for("the old ones are gone", is_gone)
     assert Counter(row[0] for row in world.rows(name, [SNAPSHOT])) == Counter({2: 20, 3: 20})
     store.close()
 

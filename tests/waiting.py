@@ -1,20 +1,39 @@
-"""Waits for what happens elsewhere: in another process, or over a network."""
+"""Waits for what happens elsewhere: in another process or thread, or over a network. Nothing else in the tests looks at a clock."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+PATIENCE_SECONDS = 240.0
+"""What a test waits for has failed after this: no machine is so busy. Also the timeout of processes, requests, threads and futures."""
 
-def wait_for(
-    what: str, found: Callable[[], Any], seconds: float = 60.0, *, every: float = 0.05, told: Callable[[], str] = lambda: ""
-) -> Any:
+
+def wait_for(what: str, found: Callable[[], Any], *, every: float = 0.05, told: Callable[[], str] = lambda: "") -> Any:
     """What ``found`` returns as soon as that is true; ``told`` says more where it does not become so."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         value = found()
         if value:
             return value
         time.sleep(every)
-    raise AssertionError(f"{what}: not within {seconds:.0f} s\n{told()}".rstrip())
+    raise AssertionError(in_vain(what, told))
+
+
+async def wait_in_loop(
+    what: str, found: Callable[[], Awaitable[Any]], *, every: float = 0.05, told: Callable[[], str] = lambda: ""
+) -> Any:
+    """The same for a coroutine of a test, while the loop's other tasks go on."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        value = await found()
+        if value:
+            return value
+        await asyncio.sleep(every)
+    raise AssertionError(in_vain(what, told))
+
+
+def in_vain(what: str, told: Callable[[], str]) -> str:
+    return f"{what}: not within {PATIENCE_SECONDS:.0f} s\n{told()}".rstrip()

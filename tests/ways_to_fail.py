@@ -226,14 +226,14 @@ def await_refusal(world: SteppedCluster, said: str, of: str = "pods") -> None:
     """The API server's caches take a moment to see a new quota or webhook: until it refuses an object, which is not made."""
     from waiting import wait_for
 
-    wait_for(f"it refuses: {said}", lambda: is_refused(world, said, of), 20)
+    wait_for(f"it refuses: {said}", lambda: is_refused(world, said, of))
 
 
 def await_admission(world: SteppedCluster, said: str, of: str = "pods") -> None:
     """And to see that it is gone, while the world's clock, which goes by steps, would go on."""
     from waiting import wait_for
 
-    wait_for(f"it does not refuse any more: {said}", lambda: not is_refused(world, said, of), 60)
+    wait_for(f"it does not refuse any more: {said}", lambda: not is_refused(world, said, of))
 
 
 def is_refused(world: SteppedCluster, said: str, of: str) -> bool:
@@ -459,7 +459,7 @@ def await_right(world: SteppedCluster, verb: str, resource: str, group: str, is_
     from waiting import wait_for
 
     server = world.cluster.server
-    wait_for("the right", lambda: server.allowed(world.namespace, SERVICE_ACCOUNT, verb, resource, group) is is_there, 20)
+    wait_for("the right", lambda: server.allowed(world.namespace, SERVICE_ACCOUNT, verb, resource, group) is is_there)
 
 
 @way(
