@@ -18,7 +18,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -36,6 +35,7 @@ import pytest
 import yaml
 
 import kubernetes_programs
+from ports import free_ports
 from skips import lacks
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -410,14 +410,6 @@ def _ready(server: ApiServer, processes: list[subprocess.Popen[bytes]]) -> bool:
         return ready and server.admin.exists("/api/v1/namespaces/default")
     except (ApiError, OSError):
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _write_key(path: Path) -> None:

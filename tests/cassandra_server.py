@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 import maven
-from kafka_broker import free_ports
+from ports import free_ports
 from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "5.0.5"

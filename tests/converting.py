@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apiserver import free_ports
 from certificates import Authority
+from ports import free_ports
 from streamjoin_operator.conversion import serving
 from waiting import PATIENCE_SECONDS, wait_for
 

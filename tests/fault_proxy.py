@@ -74,7 +74,7 @@ class FaultProxy:
                     request.transport.abort()
                     return web.Response(status=500)
                 if self.fault == "slow":
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(1.0)  # noqa: TID251 - the fault
                 else:
                     assert isinstance(self.fault, int)
                     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.fault, "message": "by the test"}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import maven
+from ports import free_ports
 from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "4.1.0"
@@ -212,18 +213,6 @@ class KafkaBroker:
         done = subprocess.run([*self._command(main), *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         if done.returncode:
             raise NoBroker(f"{main} failed: {(done.stdout + done.stderr).strip()[-500:]}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def make_certificate(key: Path, certificate: Path) -> None:

@@ -76,6 +76,10 @@ class Running:
         wait_for("it is ready", lambda: self.failure is not None or (self.operator.health is not None and self.operator.health.is_ready))
         assert self.failure is None
 
+    def of_joins(self) -> dict[tuple[str, str], float]:
+        """Requests by verb and code, without those that renew a Lease by the clock: nothing else is replaced."""
+        return {asked: count for asked, count in self.operator.metrics.sum_of_requests().items() if asked[0] != "replace"}
+
     def requests(self, *verbs: str) -> float:
         return sum(count for (verb, _), count in self.operator.metrics.sum_of_requests().items() if not verbs or verb in verbs)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ports import free_address
 from skips import lacks
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -78,12 +78,6 @@ class Server:
         """The result of a query over a time; all in seconds."""
         result: list[dict[str, Any]] = self.get("query_range", query=expression, start=start, end=end, step=step)["result"]
         return result
-
-
-def free_address() -> str:
-    """Of this machine, with a port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def command(directory: Path, config: dict[str, Any], address: str) -> tuple[str, ...]:

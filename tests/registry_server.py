@@ -22,7 +22,7 @@ from typing import Any
 
 import maven
 from http_stub import Handler, Served
-from kafka_broker import free_ports
+from ports import free_ports
 from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "3.0.9"

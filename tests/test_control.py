@@ -87,7 +87,6 @@ class Caller:
         return self.heard.heard
 
     def ended(self) -> bool:
-        self._thread.join(0.05)
         return not self._thread.is_alive()
 
 

@@ -27,8 +27,9 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from harness import SECOND, Crash, run_all
-from kafka_broker import KafkaBroker, free_ports
+from kafka_broker import KafkaBroker
 from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, way
+from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
@@ -384,10 +385,13 @@ def test_what_retention_took_is_an_error_or_a_counted_skip(broker: KafkaBroker, 
         list(source.reader.read(stale))
 
 
-def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+def test_a_topic_that_is_another_one_is_refused(
+    broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.io.kafka_topics.BEHIND_SECONDS", 0.5)
     name = topic()
     produce(broker, name, rows(0, 5))
-    source = source_of(broker, name, timeout=1.0)
+    source = source_of(broker, name)
     position = source.plan(None, 100, 0.0).position
     for offsets, complaint in (({"0": 50}, "ends at offset 5, and was read up to 50"), ({"0": 5, "3": 1}, "partition 3 is gone")):
         with pytest.raises(SourceError, match=f"{complaint}.*choose a new checkpoint.location|{complaint}.*Choose a new"):
@@ -843,14 +847,13 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
     watched.start()
     join.feed(60)
     finish_despite_failures(watched)
-    met_with = [sample(metrics, "kafka_source_errors_total", stream="l"), sample(metrics, "kafka_sink_errors_total")]
-    assert met_with == [0, 0]
     join.feed(60)
+    met_with = sample(metrics, "kafka_source_errors_total", stream="l")
     mortal_broker.kill()
     with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
         watched.step()
     assert not failure.value.permanent
-    assert sample(metrics, "kafka_source_errors_total", stream="l") > 0
+    assert sample(metrics, "kafka_source_errors_total", stream="l") > met_with
     mortal_broker.start()
     finish_despite_failures(watched)
     join.feed(40)
@@ -860,10 +863,10 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
             mortal_broker.kill()
 
     driver._at = kill
-    before = sample(metrics, "kafka_send_failures_total")
+    before, met_with = sample(metrics, "kafka_send_failures_total"), sample(metrics, "kafka_sink_errors_total")
     finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
-    assert sample(metrics, "kafka_send_failures_total") == before + 1
-    assert sample(metrics, "kafka_sink_errors_total") > 0
+    assert sample(metrics, "kafka_send_failures_total") > before
+    assert sample(metrics, "kafka_sink_errors_total") > met_with
     driver._at = lambda step: None
     mortal_broker.start()
     finish_despite_failures(watched)

@@ -21,9 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 from harness import run_all
-from kafka_broker import KafkaBroker, free_ports, make_certificate
+from kafka_broker import KafkaBroker, make_certificate
 from kafka_join import consumed, finish, finish_despite_failures, produce
 from kafka_schemas import MICROS, MILLIS, RegisteredJoin, avro, framed, message_class, record_of, running_registry
+from ports import free_ports
 from registry_server import Gate, RegistryServer, asked
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit

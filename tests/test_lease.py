@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from apiserver import free_ports
 from operator_cluster import SERVICE_ACCOUNT, Cluster
 from operator_parts import Object
+from ports import free_ports
 from streamjoin_operator.api import ApiError, Kind
 from streamjoin_operator.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease
 from waiting import PATIENCE_SECONDS, wait_for

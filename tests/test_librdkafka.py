@@ -22,7 +22,8 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition, cimpl, libversion
 
-from kafka_broker import KafkaBroker, free_ports
+from kafka_broker import KafkaBroker
+from ports import free_ports
 from streamjoin.io import kafka_bulk, librdkafka
 from streamjoin.io.kafka_bulk import BulkConsumer, BulkProducer
 from streamjoin.io.kafka_client import KafkaClient

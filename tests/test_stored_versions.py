@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import ApiError, ApiServer, free_ports, program, running
+from apiserver import ApiError, ApiServer, program, running
 from converting import Converting, converting
 from documents import parsed
 from operator_cluster import Running
 from operator_parts import contained
+from ports import free_ports
 from service_proxy import ServiceProxy
 from streamjoin.manifest.versions import FORMER, NEWEST
 from streamjoin_operator import storage_version

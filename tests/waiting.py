@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 300.0
 """What a test waits for has failed after this: no machine is so busy. Also the timeout of processes, requests, threads and futures."""
 
 
@@ -22,13 +23,13 @@ def wait_for(what: str, found: Callable[[], Any], *, every: float = 0.05, told: 
     raise AssertionError(in_vain(what, told))
 
 
-async def wait_in_loop(
-    what: str, found: Callable[[], Awaitable[Any]], *, every: float = 0.05, told: Callable[[], str] = lambda: ""
-) -> Any:
-    """The same for a coroutine of a test, while the loop's other tasks go on."""
+async def wait_in_loop(what: str, found: Callable[[], Any], *, every: float = 0.05, told: Callable[[], str] = lambda: "") -> Any:
+    """The same where the loop's other tasks are to go on; ``found`` may be a coroutine."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        value = await found()
+        value = found()
+        if inspect.isawaitable(value):
+            value = await value
         if value:
             return value
         await asyncio.sleep(every)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from streamjoin.manifest.packages import missing_package
 from streamjoin_operator import names
@@ -1158,7 +1159,7 @@ def no_connection(world: SteppedCluster) -> Iterator[None]:
         one.setblocking(False)
         one.connect_ex(listening.getsockname())
         waiting_in_line.append(one)
-    with elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
+    with patch("streamjoin_operator.driver.CONNECT_SECONDS", 0.3), elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
         yield
     for one in (listening, *waiting_in_line):
         one.close()
@@ -1184,7 +1185,7 @@ def nobody_listens(world: SteppedCluster) -> Iterator[None]:
 )
 def driver_hangs(world: SteppedCluster) -> Iterator[None]:
     listening = socket.create_server(("127.0.0.1", 0), backlog=16)
-    with elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
+    with patch("streamjoin_operator.driver.TIMEOUT_SECONDS", 1.5), elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
         yield
     listening.close()
 
