@@ -13,7 +13,6 @@ import pty
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from ports import free_ports
 from streamjoin.api import loop
 from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Notice, Reason, Retrying, Starting, Stopping, Waiting
 from streamjoin.api.machine import shortage
@@ -1176,8 +1176,7 @@ def test_the_example_of_snapshots_keeps_every_result_also_those_that_another_sto
     monkeypatch.chdir(tmp_path)
     example = (Path(__file__).parents[1] / "examples" / "snapshots.yaml").read_text()
     (tmp_path / "plain.yaml").write_text(example)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     store = f"key: ad, store: {{postgres: {{host: 127.0.0.1, port: {port}, database: d, timeout: 1s}}}}"
     (tmp_path / "stored.yaml").write_text(example.replace("out/snapshots", "out/stored").replace("key: ad", store))
     for name in ("plain", "stored"):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from click.testing import CliRunner
 
 from harness import driver_for, join_of, make_job, manifest_text
 from joins import BAND, band_inputs
+from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.following import Event, parsed
@@ -80,8 +80,7 @@ def serving(manifest: Path, port: str) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 def test_servers_and_drivers_come_and_go_and_each_result_is_printed_once(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     manifest = tmp_path / "found.yaml"
     manifest.write_text(manifest_text(tmp_path, **options(tmp_path)))
     for name in "lr":
@@ -255,8 +254,7 @@ def test_what_cannot_be_followed_is_said(idle: str, options: list[str], expected
 
 
 def test_a_server_that_is_not_there_is_said_at_once(idle: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     told = CliRunner().invoke(main, ["query", f"http://127.0.0.1:{port}", "SELECT a FROM found", "--follow"])
     assert (told.exit_code, "look whether the join, or streamjoin serve, runs there" in told.output) == (Exit.FAILED, True)
     told = CliRunner().invoke(main, ["query", idle, "SELECT a FROM lost", "--follow"])

@@ -10,7 +10,6 @@ import random
 import re
 from collections import Counter
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +34,7 @@ from streamjoin.language.topics import matches
 from streamjoin.manifest import load
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.watch import Watched
-from waiting import PATIENCE_SECONDS, wait_for
+from waiting import PATIENCE_SECONDS, Sleepless, wait_for
 
 NUMBERED = pa.schema([("id", pa.int64()), ("topic", pa.string()), ("part", pa.int32())])
 PLACE = (("topic", "topic"), ("part", "partition"))
@@ -154,7 +153,9 @@ def test_a_plan_takes_as_many_requests_whatever_the_number_of_topics(topics: Top
     assert asked["list_topics"] == 0, "which topics there are is asked once an interval"
 
 
-def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topics: Topics) -> None:
+def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """librdkafka may answer without an offset, and without an error, while the partition's leader comes back."""
     topics.make("back")
     topics.put("back", 0, 10)
@@ -183,8 +184,8 @@ def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topi
     source._brokers._admin = Unsure(source._brokers._admin)
     assert source.plan(position, 100, 0.0).records == 5
     assert answers == 6
-    source._brokers._client = replace(source._brokers._client, timeout_seconds=0.3)
     answers = -1_000
+    monkeypatch.setattr("streamjoin.io.kafka_topics.time", Sleepless())
     with pytest.raises(UnavailableError, match="Leader not available"):
         source.plan(position, 100, 0.0)
 

@@ -57,7 +57,7 @@ from streamjoin.state.log import CommitLog, Superseded, read_latest
 from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
 from test_crashes import CASES, FAULTS, ONCE, OPTIONS, WITHIN, check, count_storage_calls, exhaust, finish, job_at, make_inputs, nth
 from test_spark import run_victim
-from waiting import PATIENCE_SECONDS
+from waiting import PATIENCE_SECONDS, Sleepless
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -68,18 +68,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few tuples are written in parts, too."""
     for name in ("WHOLE_BYTES", "ROOT_BYTES", "CELL_BYTES"):
         monkeypatch.setattr(f"streamjoin.state.blocks.{name}", 20)
-
-
-class Sleepless:
-    """Instead of a module's ``time``: who sleeps has slept at once."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from playwright.sync_api import expect
 from browser import browser
 from operator_cluster import Cluster
 from operator_parts import streamjoin
+from ports import free_ports
 from streamjoin_operator import plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.cost import Cost
@@ -181,8 +181,7 @@ def test_of_several_operators_the_one_that_is_at_work_is_found() -> None:
 
 @pytest.mark.apiserver
 def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster: Cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}/v1/streamjoins"
     with cluster.operator(page_port=port, price_per_executor_hour=0.5) as running:
         running.await_ready()
@@ -213,8 +212,7 @@ def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **
 def test_who_has_the_token_suspends_and_resumes_from_the_page(cluster: Cluster, tmp_path: Path) -> None:
     """At a real API server, with the rights that the chart gives."""
     token = tmp_path / "token"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     path = f"{url}/v1/streamjoins/{cluster.namespace}/one/suspend"
     with cluster.operator(page_port=port, page_token_file=str(token)) as running:

@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from pyarrow import ipc
 
 from harness import manifest_text
+from ports import free_ports
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
@@ -253,8 +254,7 @@ def test_the_command_prints_tables_json_and_arrow_files(
 
 
 def test_the_command_says_what_is_wrong_with_its_target(tmp_path: Path, server: DriverServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     gone = invoke("query", f"http://127.0.0.1:{port}", "SELECT 1")
     assert (gone.exit_code, "look whether the join, or streamjoin serve, runs there" in gone.stderr) == (Exit.FAILED, True)
     missing = invoke("query", str(tmp_path / "none.yaml"), "SELECT 1")

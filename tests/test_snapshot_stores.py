@@ -367,12 +367,12 @@ def test_a_store_that_is_not_there_or_refuses_says_what_to_do(world: World) -> N
 def test_snapshots_are_let_go_when_they_are_old(world: World) -> None:
     """By the store, once it is asked, or by itself."""
     name, now = f"t{next(NAMES)}", time.time()
-    store = world.store(name, keep_seconds=100.0)
-    for number, age in enumerate((98.0, 97.5, 50.0, 1.0)):
+    store = world.store(name, keep_seconds=10_000.0)
+    for number, age in enumerate((9_998.0, 9_997.5, 50.0, 1.0)):
         publish(store, number, batches_of(number, 20), committed_at=now - age)
 
     def is_gone() -> bool:
-        store.let_go(time.time() - 100.0)
+        store.let_go(time.time() - 10_000.0)
         return world.listed(name) == Counter({2: 20, 3: 20})
 
     wait_for("the old ones are gone", is_gone)

@@ -366,6 +366,8 @@ def test_prometheus_a_running_join_and_its_json_lines_give_the_same_rates(tmp_pa
     assert (other.exit_code, "it has seen: give one as --name" in other.stderr) == (3, True)
     lines = run(str(tmp_path / "run" / "stdout"), "--step", "500ms")
     assert lines.exit_code == 0, lines.output
+    printed = [json.loads(line) for line in (tmp_path / "run" / "stdout").read_text().splitlines()]
+    accepted = [line["streams"][0]["accepted"] for line in printed if line["event"] == "epoch"]
     for text in (out.read_text(), past.stdout, lines.stdout):
         header, *rows = [line.split(",") for line in text.splitlines()]
         assert header == ["time_s", "left_rate", "right_rate", "skew", "hot"]
@@ -374,8 +376,6 @@ def test_prometheus_a_running_join_and_its_json_lines_give_the_same_rates(tmp_pa
         left, right = (float(np.trapezoid([float(row[column]) for row in rows], times)) for column in (1, 2))
         # Both streams are counted by the same commits, however late these are; how many tuples a time has depends on when they come.
         assert left / right == pytest.approx(4, rel=0.1)
-        assert left / times[-1] == pytest.approx(2000, rel=0.5)
-    printed = [json.loads(line) for line in (tmp_path / "run" / "stdout").read_text().splitlines()]
-    accepted = [line["streams"][0]["accepted"] for line in printed if line["event"] == "epoch"]
+        assert left < 1.1 * sum(accepted)
     # The last trace is that of the lines: all that came after the first epoch.
     assert left == pytest.approx(sum(accepted[1:]), rel=0.1)
