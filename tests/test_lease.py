@@ -23,7 +23,7 @@ from operator_parts import Object
 from ports import free_ports
 from streamjoin_operator.api import ApiError, Kind
 from streamjoin_operator.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease
-from waiting import PATIENCE_SECONDS, wait_for
+from waiting import PATIENCE_SECONDS, wait_for, wait_in_loop
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
@@ -169,6 +169,8 @@ class Turned:
         self.stored: Object | None = None
         self.version = 0
         self.is_down = False
+        self.is_mute = False
+        """Whether answers to what is written are lost."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         self._answer()
@@ -186,7 +188,10 @@ class Turned:
             raise ApiError(404, "NotFound", "")
         if body["metadata"]["resourceVersion"] != self.stored["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "")
-        return self._store(body)
+        stored = self._store(body)
+        if self.is_mute:
+            await asyncio.Event().wait()
+        return stored
 
     def _answer(self) -> None:
         if self.is_down:
@@ -245,3 +250,21 @@ def test_one_that_was_given_back_is_free() -> None:
     asyncio.run(first.release())
     assert not first.is_held
     assert look(second, first) == [True, False]
+
+
+def test_one_whose_last_renewal_was_broken_off_is_given_back_all_the_same() -> None:
+    world = Turned()
+    first, second = world.lease("a"), world.lease("b")
+    assert look(first, second) == [True, False]
+
+    async def end() -> None:
+        world.is_mute, before = True, world.version
+        renewing = asyncio.create_task(first._reach())
+        await wait_in_loop("it is stored", lambda: world.version > before)
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        world.is_mute = False
+        await first.release()
+
+    asyncio.run(end())
+    assert look(second) == [True]
