@@ -36,8 +36,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SECRET = "nobody-else-may-see-this"
 DRIVER_IP, EXECUTOR_IP = "127.0.0.3", "127.0.0.4"
 """Of their own, so that the ports are free."""
-RUNS = 200.0
-"""Seconds: two Java machines start, on a machine that may be busy."""
 
 Object = dict[str, Any]
 
