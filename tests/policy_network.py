@@ -31,7 +31,6 @@ from waiting import PATIENCE_SECONDS
 Object = dict[str, Any]
 Connection = tuple[str, str, str]
 """From a pod to a pod, at a port: ``tcp/8080``."""
-SECONDS = 5.0
 NEW_NETWORK = 0x40000000
 LIMITED = Path("/proc/sys/net/ipv4/icmp_ratemask")
 """Which messages the kernel sends only so often, a namespace's own: by these a caller hears that its datagram was rejected."""
@@ -201,14 +200,14 @@ class _Network:
         with self.inside(source):
             caller = socket.socket(type=socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM)
         with caller:
-            caller.settimeout(SECONDS)
+            caller.settimeout(PATIENCE_SECONDS)
             try:
                 caller.connect((target.address, int(number)))
                 if protocol == "udp":
                     caller.send(b"question")
             except (ConnectionRefusedError, PermissionError):
                 return False
-            ready, _, _ = select.select([listening, caller], [], [], SECONDS)
+            ready, _, _ = select.select([listening, caller], [], [], PATIENCE_SECONDS)
             assert ready, f"{source.name} to {target.name} at {port}: neither passes nor is refused"
             if listening not in ready:
                 with suppress(ConnectionRefusedError):

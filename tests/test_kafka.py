@@ -217,7 +217,7 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
     """Transactions leave gaps, aborted ones larger ones; consumers are kept and used again for other ranges."""
     name = topic(2)
     writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": name, "linger.ms": 0})
-    writing.init_transactions(30)
+    writing.init_transactions(PATIENCE_SECONDS)
     for turn in range(6):
         for aborted, part in ((False, rows(turn * 100, 50)), (True, rows(50_000, 20))):
             writing.begin_transaction()
@@ -227,7 +227,7 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
             if aborted:
                 writing.abort_transaction(30)
             else:
-                writing.commit_transaction(30)
+                writing.commit_transaction(PATIENCE_SECONDS)
         produce(broker, name, rows(10_000 + turn * 100, 70), 1)
     # Each time that a consumer is sent elsewhere, it waits so long for what it asked before.
     source = source_of(broker, name, client=(("fetch.wait.max.ms", "10"),))
@@ -282,7 +282,7 @@ def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callab
     name = topic()
     produce(broker, name, rows(0, 10))
     writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": f"open-{name}"})
-    writing.init_transactions(30)
+    writing.init_transactions(PATIENCE_SECONDS)
     writing.begin_transaction()
     writing.produce(name, json.dumps(rows(10, 1)[0]).encode())
     writing.flush(PATIENCE_SECONDS)
@@ -290,7 +290,7 @@ def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callab
     source = source_of(broker, name)
     plan = source.plan(None, 100, 0.0)
     assert ids(read_plan(source, plan)[0]) == list(range(10))
-    writing.commit_transaction(30)
+    writing.commit_transaction(PATIENCE_SECONDS)
     # The coordinator has decided; the partition's leader is told a moment later.
     wait_for("the end of the transaction", lambda: source.plan(plan.position, 100, 0.0).records > 0)
     rest = source.plan(plan.position, 100, 0.0)
