@@ -18,7 +18,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -36,11 +35,11 @@ import pytest
 import yaml
 
 import kubernetes_programs
+from ports import free_ports
 from skips import lacks
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_SECONDS = 90
 
 Object = dict[str, Any]
 
@@ -123,7 +122,7 @@ class Client:
     def _ask(self, *request: Any) -> tuple[http.client.HTTPResponse, bytes]:
         """Over the connection of this thread, which stays open: to shake hands takes longer than most answers."""
         if not hasattr(self._connections, "mine"):
-            self._connections.mine = http.client.HTTPSConnection(urlsplit(self.url).netloc, timeout=60, context=self._context)
+            self._connections.mine = http.client.HTTPSConnection(urlsplit(self.url).netloc, timeout=PATIENCE_SECONDS, context=self._context)
         connection: http.client.HTTPSConnection = self._connections.mine
         was_open = connection.sock is not None
         try:
@@ -203,7 +202,7 @@ class ApiServer:
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         asked = {name: base64.b64encode(text.encode()).decode() for name, text in (("key", prefix), ("range_end", end))}
         request = urllib.request.Request(f"{self.storage}/v3/kv/range", json.dumps(asked).encode())
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_SECONDS) as answer:
             found = json.load(answer).get("kvs", [])
         return {base64.b64decode(each["key"]).decode(): json.loads(base64.b64decode(each["value"])) for each in found}
 
@@ -270,11 +269,11 @@ class ApiServer:
         """
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
         self.admin.apply(path, definition, manager, force=True)
-        wait_for("the definition is established", lambda: _established(self.admin.get(path)), DEADLINE_SECONDS)
+        wait_for("the definition is established", lambda: _established(self.admin.get(path)))
         spec = definition["spec"]
         version = next(version["name"] for version in spec["versions"] if version["storage"])
         path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
-        wait_for("the resource is served", lambda: self.admin.serves(path), DEADLINE_SECONDS)
+        wait_for("the resource is served", lambda: self.admin.serves(path))
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self._run(program("kubectl"), arguments, stdin, check)
@@ -287,7 +286,8 @@ class ApiServer:
         home.mkdir(exist_ok=True)
         direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(home), **direct}
-        done = subprocess.run([command, *arguments], input=stdin, capture_output=True, text=True, env=environment, check=False, timeout=120)
+        options: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "timeout": PATIENCE_SECONDS}
+        done = subprocess.run([command, *arguments], input=stdin, env=environment, **options)
         assert not check or done.returncode == 0, f"{command.name} {' '.join(arguments)}: {done.stderr}"
         return done
 
@@ -332,7 +332,7 @@ def running(directory: Path, plugins: str = "", egress: Path | None = None) -> I
         for process in reversed(processes):
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -389,7 +389,7 @@ def _started(
             command = [str(path), *(f"--{name}={value}" for name, value in options.items())]
             with (directory / f"{path.name}.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent))
-        wait_for("kube-apiserver is ready", lambda: _ready(server, processes), DEADLINE_SECONDS)
+        wait_for("kube-apiserver is ready", lambda: _ready(server, processes))
     except BaseException:
         for process in processes:
             process.kill()
@@ -410,14 +410,6 @@ def _ready(server: ApiServer, processes: list[subprocess.Popen[bytes]]) -> bool:
         return ready and server.admin.exists("/api/v1/namespaces/default")
     except (ApiError, OSError):
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _write_key(path: Path) -> None:

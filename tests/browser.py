@@ -13,10 +13,9 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from skips import lacks
+from waiting import PATIENCE_SECONDS
 
-SECONDS = 60
-"""How long a test waits for what a page is to show."""
-expect.set_options(timeout=SECONDS * 1000)  # or it would be five seconds, in which a busy machine starts no Spark
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)  # or it would be five seconds, in which a busy machine starts no Spark
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Browser:
         scheme: Any = "dark" if dark else "light"
         context = self._chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, locale="en-GB")
         page = context.new_page()
-        page.set_default_timeout(SECONDS * 1000)
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.on("console", lambda message: heard.errors.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: heard.errors.append(f"{error}\n{error.stack}"))
         page.on("request", lambda request: heard.hosts.add(urlsplit(request.url).netloc))

@@ -7,6 +7,8 @@ import socket
 import threading
 from types import TracebackType
 
+from waiting import PATIENCE_SECONDS
+
 
 class Cable:
     """Leads whoever connects to ``address`` to the target (``host:port``)."""
@@ -25,6 +27,8 @@ class Cable:
         """When so many are, the cable is cut, once."""
         self._flows = threading.Event()
         self._flows.set()
+        self.holds = threading.Event()
+        """Whether it was sent something for the target since it was frozen."""
 
     def __enter__(self) -> Cable:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -48,6 +52,7 @@ class Cable:
     def freeze(self) -> None:
         """Let nothing through, and break nothing."""
         self._flows.clear()
+        self.holds.clear()
 
     def mend(self) -> None:
         with self._lock:
@@ -66,7 +71,7 @@ class Cable:
                 near.close()
                 continue
             try:
-                far = socket.create_connection(self._target, timeout=10)
+                far = socket.create_connection(self._target, timeout=PATIENCE_SECONDS)
             except OSError:
                 near.close()
                 continue
@@ -79,6 +84,8 @@ class Cable:
     def _carry(self, source: socket.socket, sink: socket.socket, is_counted: bool) -> None:
         try:
             while data := source.recv(1 << 16):
+                if is_counted and not self._flows.is_set():
+                    self.holds.set()
                 self._flows.wait()
                 left = None if self.cut_after is None or not is_counted else self.cut_after - self.carried
                 if left is not None and left < len(data):

@@ -17,11 +17,10 @@ from pathlib import Path
 from types import TracebackType
 
 import maven
-from kafka_broker import free_ports
-from waiting import wait_for
+from ports import free_ports
+from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "5.0.5"
-START_SECONDS = 180
 SETTINGS = """\
 cluster_name: test
 num_tokens: 1
@@ -96,7 +95,7 @@ class CassandraServer:
                 cwd=self._root,
             )
         try:
-            wait_for("Cassandra takes connections", self._answers, START_SECONDS, told=lambda: (self._root / "log").read_text()[-2000:])
+            wait_for("Cassandra takes connections", self._answers, told=lambda: (self._root / "log").read_text()[-2000:])
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -108,7 +107,7 @@ class CassandraServer:
             raise NoCassandra(f"Cassandra ended: {(self._root / 'log').read_text()[-500:]}")
         host, port = self.target.split(":")
         try:
-            socket.create_connection((host, int(port)), timeout=1).close()
+            socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS).close()
         except OSError:
             return False
         return True

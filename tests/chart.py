@@ -12,6 +12,7 @@ from typing import Any
 
 from apiserver import Client, program
 from documents import all_parsed
+from waiting import PATIENCE_SECONDS
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "streamjoin-operator"
 KUBERNETES = "1.34.4"
@@ -24,7 +25,7 @@ Object = dict[str, Any]
 def helm(*arguments: str, values: Object | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [str(program("helm")), *arguments, *(["--values", "-"] if values is not None else [])]
     text = None if values is None else json.dumps(values)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apiserver import free_ports
 from certificates import Authority
+from ports import free_ports
 from streamjoin_operator.conversion import serving
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 Object = dict[str, Any]
 _numbers = itertools.count()
@@ -74,7 +74,7 @@ class Converting:
     def close(self) -> None:
         if self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
 

@@ -12,6 +12,8 @@ from types import TracebackType
 import aiohttp
 from aiohttp import web
 
+from waiting import PATIENCE_SECONDS
+
 
 class FaultProxy:
     """Plain HTTP in, the API server's TLS out. One loop in a thread of its own."""
@@ -33,13 +35,13 @@ class FaultProxy:
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(PATIENCE_SECONDS)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
 
     def cut_watches(self) -> None:
         """End every watch that is open."""
@@ -72,7 +74,7 @@ class FaultProxy:
                     request.transport.abort()
                     return web.Response(status=500)
                 if self.fault == "slow":
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(1.0)  # noqa: TID251 - the fault
                 else:
                     assert isinstance(self.fault, int)
                     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.fault, "message": "by the test"}

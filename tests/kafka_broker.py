@@ -15,16 +15,16 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import maven
+from ports import free_ports
+from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "4.1.0"
-START_SECONDS = 180
 
 # Nothing is too old to be kept: tests send records of 1970.
 PROPERTIES = """\
@@ -132,11 +132,7 @@ class KafkaBroker:
         with (self._root / "broker.log").open("ab") as log:
             command = [*self._command("kafka.Kafka"), str(self._root / "server.properties")]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoBroker(f"the Kafka broker did not start: {(self._root / 'broker.log').read_text()[-500:]}")
-            time.sleep(0.1)
+        wait_for("the Kafka broker answers", self._answers, told=self._log)
 
     @property
     def is_running(self) -> bool:
@@ -167,10 +163,7 @@ class KafkaBroker:
     def delete_topic(self, name: str) -> None:
         """Its name is free when this returns."""
         self._settled(self.admin.delete_topics([name]))
-        deadline = time.monotonic() + 30
-        while name in self.admin.list_topics(timeout=10).topics:
-            assert time.monotonic() < deadline, f"topic {name} is still there"
-            time.sleep(0.05)
+        wait_for(f"topic {name} is gone", lambda: name not in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let the topic have so many partitions in all."""
@@ -194,15 +187,20 @@ class KafkaBroker:
     @staticmethod
     def _settled(futures: dict[Any, Any]) -> None:
         for future in futures.values():
-            future.result(timeout=30)
+            future.result(timeout=PATIENCE_SECONDS)
+
+    def _log(self) -> str:
+        return (self._root / "broker.log").read_text()[-500:]
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
 
+        if self._process is None or self._process.poll() is not None:
+            raise NoBroker(f"the Kafka broker did not start: {self._log()}")
         host, port = self.servers.split(":")
         try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-            self.admin.list_topics(timeout=5)
+            socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS).close()
+            self.admin.list_topics(timeout=PATIENCE_SECONDS)
         except (OSError, KafkaException):
             return False
         return True
@@ -212,21 +210,9 @@ class KafkaBroker:
         return ["java", self._heap, "-XX:+UseSerialGC", *self._compiler, log4j, "-cp", f"{self._jars}/*", main]
 
     def _java(self, main: str, *arguments: str) -> None:
-        done = subprocess.run([*self._command(main), *arguments], capture_output=True, text=True, timeout=START_SECONDS, check=False)
+        done = subprocess.run([*self._command(main), *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         if done.returncode:
             raise NoBroker(f"{main} failed: {(done.stdout + done.stderr).strip()[-500:]}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def make_certificate(key: Path, certificate: Path) -> None:
@@ -235,6 +221,6 @@ def make_certificate(key: Path, certificate: Path) -> None:
         raise NoBroker("no openssl (apt-get install openssl)")
     command = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", str(key), "-out", str(certificate)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     if done.returncode:
         raise NoBroker(f"openssl makes no certificate: {done.stderr.strip()[-500:]}")

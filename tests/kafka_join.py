@@ -9,9 +9,8 @@ import contextlib
 import json
 import random
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS, wait_for
 
 NAMES = iter(range(1_000_000))
 """Of topics: no two tests share one."""
@@ -63,32 +63,24 @@ def produce(broker: KafkaBroker, name: str, records: Sequence[Any], partition: i
         key, value = record if isinstance(record, tuple) else (None, record)
         text = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         producer.produce(name, text, key, partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def group_offsets(broker: KafkaBroker, group: str, name: str, partitions: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": group})
-    found = consumer.committed([TopicPartition(name, partition) for partition in range(partitions)], timeout=10)
+    found = consumer.committed([TopicPartition(name, partition) for partition in range(partitions)], timeout=PATIENCE_SECONDS)
     consumer.close()
     return [item.offset for item in found]
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-        time.sleep(0.05)
 
 
 def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, bytes]]:
     """All records of a topic as (identity, key, value), by a consumer that knows the documentation only."""
     consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "check", "enable.partition.eof": True})
-    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
+    partitions = consumer.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions
     consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
     found, ended = [], set()
-    deadline = time.monotonic() + 30
-    while len(ended) < len(partitions):
-        assert time.monotonic() < deadline
+
+    def is_read() -> bool:
         for message in consumer.consume(1000, 0.02):
             if message.error() is not None:
                 ended.add(message.partition())
@@ -96,6 +88,9 @@ def consumed(broker: KafkaBroker, name: str) -> list[tuple[str, bytes | None, by
             headers = dict(message.headers() or [])
             identity = headers.get("streamjoin-id", message.key())
             found.append((identity.decode(), message.key(), message.value()))
+        return len(ended) == len(partitions)
+
+    wait_for(f"the end of topic {name}", is_read, every=0)
     consumer.close()
     return found
 
@@ -215,14 +210,19 @@ def finish(driver: Driver | Watched) -> None:
 
 def finish_despite_failures(driver: Driver | Watched, until: str | None = None) -> None:
     """Step until the input has ended, over failures, as the command line's loop does; or until an epoch fails in the words of ``until``."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def has_ended() -> bool:
         try:
             finish(driver)
-            assert until is None, f"no epoch failed with {until}"
-            return
         except EpochFailed as error:
+            failures.append(str(error))
             if until is not None and re.search(until, str(error)):
-                return
-            if error.permanent or time.monotonic() > deadline:
+                return True
+            if error.permanent:
                 raise
+            return False
+        assert until is None, f"no epoch failed with {until}"
+        return True
+
+    failures: list[str] = []
+    wait_for("the end of the input", has_ended, every=0, told=lambda: failures[-1])

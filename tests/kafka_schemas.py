@@ -21,6 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka_broker import KafkaBroker
 from kafka_join import Joined, produce
 from registry_server import NoRegistry, RegistryServer
+from waiting import PATIENCE_SECONDS
 
 
 @contextlib.contextmanager
@@ -52,7 +53,7 @@ def message_class(text: str, name: str) -> Any:
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "it.proto").write_text(text)
         options = [f"-I{root}", f"--descriptor_set_out={root}/set", "--include_imports"]
-        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options, "it.proto"], check=True, timeout=60)
+        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options, "it.proto"], check=True, timeout=PATIENCE_SECONDS)
         files = descriptor_pb2.FileDescriptorSet.FromString((Path(root) / "set").read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:

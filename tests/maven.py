@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-FETCH_SECONDS = 300
+from waiting import PATIENCE_SECONDS
+
 POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -73,9 +74,9 @@ def _cached(name: str, fetch: Callable[[Path], None]) -> Path:
 def _maven(artifact: str, version: str, directory: Path, *arguments: str) -> None:
     try:
         done = subprocess.run(
-            ["mvn", "-q", "-B", *arguments], cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
+            ["mvn", "-q", "-B", *arguments], cwd=directory, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotFetched(f"mvn did not fetch {artifact} {version} within {FETCH_SECONDS} s") from None
+        raise NotFetched(f"mvn did not fetch {artifact} {version} within {PATIENCE_SECONDS:.0f} s") from None
     if done.returncode:
         raise NotFetched(f"mvn cannot fetch {artifact} {version}: {(done.stdout + done.stderr).strip()[-300:]}")

@@ -22,7 +22,7 @@ from streamjoin_operator import names
 from streamjoin_operator.access import Access, from_kubeconfig
 from streamjoin_operator.main import Operator
 from streamjoin_operator.settings import Settings
-from waiting import wait_for as wait_longer
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE_ACCOUNT = "streamjoin-operator"
@@ -46,10 +46,6 @@ def operator_rules() -> list[Object]:
     roles = of_kind(rendered({"watch": {"namespaces": ["watched"]}}), "Role")
     (rules,) = (role["rules"] for role in roles if role["metadata"]["namespace"] == "watched")
     return list(rules)
-
-
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    return wait_longer(what, found, 120)
 
 
 class Running:
@@ -80,13 +76,17 @@ class Running:
         wait_for("it is ready", lambda: self.failure is not None or (self.operator.health is not None and self.operator.health.is_ready))
         assert self.failure is None
 
+    def of_joins(self) -> dict[tuple[str, str], float]:
+        """Requests by verb and code, without those that renew a Lease by the clock: nothing else is replaced."""
+        return {asked: count for asked, count in self.operator.metrics.sum_of_requests().items() if asked[0] != "replace"}
+
     def requests(self, *verbs: str) -> float:
         return sum(count for (verb, _), count in self.operator.metrics.sum_of_requests().items() if not verbs or verb in verbs)
 
     def close(self) -> None:
         if self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
 

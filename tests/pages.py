@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parent.parent
 ELLIPSIS = "…"
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
 _REASON = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\s*\Z")
-SECONDS = 180
-"""For one command."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}"

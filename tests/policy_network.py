@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from skips import lacks
+from waiting import PATIENCE_SECONDS
 
 Object = dict[str, Any]
 Connection = tuple[str, str, str]
 """From a pod to a pod, at a port: ``tcp/8080``."""
-SECONDS = 5.0
 NEW_NETWORK = 0x40000000
 LIMITED = Path("/proc/sys/net/ipv4/icmp_ratemask")
 """Which messages the kernel sends only so often, a namespace's own: by these a caller hears that its datagram was rejected."""
@@ -58,7 +58,7 @@ def unusable() -> str | None:
         if shutil.which(name, path=_PATH) is None:
             return lacks(name, REMEDY)
     probe = f"mount -t tmpfs none /run && ip link add probe type bridge && iptables-restore < /dev/null && echo 0 > {LIMITED}"
-    done = subprocess.run([*_alone(), "sh", "-c", probe], env=_environment(), capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*_alone(), "sh", "-c", probe], env=_environment(), capture_output=True, check=False, timeout=PATIENCE_SECONDS)
     return None if done.returncode == 0 else "this machine makes no network namespaces"
 
 
@@ -68,7 +68,9 @@ def passing(
     """For each set of policies the connections that pass, of each pod to each other one at each port. ``namespaces``: their labels."""
     asked = {"pods": [asdict(pod) for pod in pods], "namespaces": namespaces, "ports": list(ports), "policies": policies}
     command = [*_alone(), sys.executable, str(Path(__file__).resolve())]
-    done = subprocess.run(command, input=json.dumps(asked), env=_environment(), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, input=json.dumps(asked), env=_environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     return [{(source, target, port) for source, target, port in found} for found in json.loads(done.stdout)]
 
@@ -198,14 +200,14 @@ class _Network:
         with self.inside(source):
             caller = socket.socket(type=socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM)
         with caller:
-            caller.settimeout(SECONDS)
+            caller.settimeout(PATIENCE_SECONDS)
             try:
                 caller.connect((target.address, int(number)))
                 if protocol == "udp":
                     caller.send(b"question")
             except (ConnectionRefusedError, PermissionError):
                 return False
-            ready, _, _ = select.select([listening, caller], [], [], SECONDS)
+            ready, _, _ = select.select([listening, caller], [], [], PATIENCE_SECONDS)
             assert ready, f"{source.name} to {target.name} at {port}: neither passes nor is refused"
             if listening not in ready:
                 with suppress(ConnectionRefusedError):

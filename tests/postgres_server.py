@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ports import free_ports
 from waiting import wait_for
 
-START_SECONDS = 60
 USER = "streamjoin"
 
 
@@ -45,8 +44,7 @@ class PostgresServer:
         self._as: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
         if self._as:
             shutil.chown(self._root, "nobody")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._data = self._root / "data"
         done = subprocess.run(
             [self._programs / "initdb", "-D", self._data, "-U", USER, "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"],
@@ -67,9 +65,11 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [*command, "-c", "listen_addresses=127.0.0.1"], stdout=log, stderr=log, cwd=self._root, **self._as
             )
-        wait_for("PostgreSQL takes connections", self._answers, START_SECONDS)
+        wait_for("PostgreSQL takes connections", self._answers)
 
     def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise NoPostgres(f"PostgreSQL ended: {(self._root / 'log').read_text()[-500:]}")
         command = [self._programs / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-q"]
         return subprocess.run(command, check=False).returncode == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -17,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from ports import free_address
 from skips import lacks
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
-DEADLINE_SECONDS = 60
 PROMETHEUS = shutil.which("prometheus") or shutil.which("prometheus", path="/usr/bin")
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path="/usr/bin")
 REMEDY = "apt-get install prometheus"
@@ -40,7 +39,7 @@ def process(directory: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]
         finally:
             started.terminate()
             try:
-                started.wait(DEADLINE_SECONDS)
+                started.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()
@@ -54,7 +53,7 @@ class Server:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=PATIENCE_SECONDS) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -62,7 +61,8 @@ class Server:
     def get(self, path: str, **parameters: Any) -> Any:
         """The data of an answer of ``/api/v1``."""
         try:
-            with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20) as answer:
+            url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
                 body = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
@@ -78,12 +78,6 @@ class Server:
         """The result of a query over a time; all in seconds."""
         result: list[dict[str, Any]] = self.get("query_range", query=expression, start=start, end=end, step=step)["result"]
         return result
-
-
-def free_address() -> str:
-    """Of this machine, with a port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def command(directory: Path, config: dict[str, Any], address: str) -> tuple[str, ...]:

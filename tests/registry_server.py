@@ -22,11 +22,10 @@ from typing import Any
 
 import maven
 from http_stub import Handler, Served
-from kafka_broker import free_ports
-from waiting import wait_for
+from ports import free_ports
+from waiting import PATIENCE_SECONDS, wait_for
 
 VERSION = "3.0.9"
-START_SECONDS = 180
 API = "/apis/ccompat/v7"
 CONTENT = "application/vnd.schemaregistry.v1+json"
 
@@ -61,7 +60,7 @@ class RegistryServer:
             command, env=os.environ | settings, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            wait_for("the registry", self._answers, START_SECONDS, told=lambda: Path(self._log.name).read_text()[-500:])
+            wait_for("the registry", self._answers, told=lambda: Path(self._log.name).read_text()[-500:])
         except AssertionError as error:
             self.__exit__()
             raise NoRegistry(str(error)) from None
@@ -97,7 +96,8 @@ class RegistryServer:
 def asked(url: str, body: Any = None, method: str | None = None) -> Any:
     """What a GET, or with a body a POST, answers."""
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": CONTENT}, method=method), timeout=30) as answer:
+    request = urllib.request.Request(url, data, {"Content-Type": CONTENT}, method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
         return json.loads(answer.read())
 
 

@@ -27,6 +27,7 @@ from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS
 
 STEPS = 50
 ORIGIN = 1_800_000_000.0
@@ -84,7 +85,7 @@ class Shown:
 
     def get(self, path: str, method: str = "GET", body: Any = None) -> Any:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body else None, method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
 

@@ -41,10 +41,9 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import Checkpoint, read_latest
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS
 
 DRIVER = Path(__file__).with_name("soak_driver.py")
-DRIVER_SECONDS = 300
-"""No driver runs for longer."""
 MOST_DRIVERS = 40
 
 
@@ -115,7 +114,7 @@ def _run_driver(root: Path, sessions: list[int]) -> int:
         driver = subprocess.Popen([sys.executable, str(DRIVER), str(root)], stdout=log, stderr=log, start_new_session=True)
     sessions.append(driver.pid)
     try:
-        code = driver.wait(DRIVER_SECONDS)
+        code = driver.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         driver.kill()
         driver.wait()

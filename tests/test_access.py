@@ -19,6 +19,7 @@ from http_stub import Handler, Served
 from streamjoin_operator import access
 from streamjoin_operator.access import AccessError, find, from_kubeconfig
 from streamjoin_operator.api import POD, Api, ApiError
+from waiting import PATIENCE_SECONDS
 
 
 def kubeconfig(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
@@ -156,7 +157,8 @@ print(access.find().bearer())
 access.from_kubeconfig(Path({str(path)!r}))
 """
     environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.stdout == "of the pod\n", done.stderr
     assert "AccessError" in done.stderr
     assert f"{path}: kubeconfigs are read by the Python package kubernetes, which is not here; run in a pod" in done.stderr

@@ -35,6 +35,7 @@ from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS, wait_for
 
 EPOCHS = 14
 
@@ -73,7 +74,7 @@ class Served:
         return found
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection(*self.where, timeout=20)
+        connection = http.client.HTTPConnection(*self.where, timeout=PATIENCE_SECONDS)
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, sent, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
@@ -83,7 +84,7 @@ class Served:
 
     def raw(self, data: bytes) -> bytes:
         """What comes back for these bytes."""
-        with socket.create_connection(self.where, timeout=20) as client:
+        with socket.create_connection(self.where, timeout=PATIENCE_SECONDS) as client:
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
             found = b""
@@ -356,11 +357,17 @@ def test_requests_that_are_no_http(served: Served) -> None:
 def test_slow_and_silent_clients_hold_up_neither_others_nor_the_join(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serving._Handler, "timeout", 0.3)
+    slow: set[tuple[str, int]] = set()
+    timeout = property(lambda handler: 0.3 if handler.client_address in slow else PATIENCE_SECONDS)
+    monkeypatch.setattr(serving._Handler, "timeout", timeout)
     served.run(1)
     head = b"PUT /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n"
-    clients = [socket.create_connection(served.where, timeout=20) for _ in range(20)]
+    clients = [socket.socket() for _ in range(20)]
     for client, said in zip(clients, (b"", b"PUT", head, head + b"\r\n", head + b'\r\n{"work') * 4, strict=True):
+        client.settimeout(PATIENCE_SECONDS)
+        client.bind(("127.0.0.1", 0))
+        slow.add(client.getsockname())
+        client.connect(served.where)
         client.sendall(said)
     assert served.ask("GET", "/v1/plan")[0] == 200
     assert served.ask("PUT", "/v1/plan", {"workers": 2})[0] == 202
@@ -374,22 +381,20 @@ def test_slow_and_silent_clients_hold_up_neither_others_nor_the_join(
 
 def test_a_client_that_always_says_something_is_cut_off_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "LONGEST_SECONDS", 0.5)
-    with socket.create_connection(served.where, timeout=20) as client:
+    with socket.create_connection(served.where, timeout=PATIENCE_SECONDS) as client:
         client.sendall(b"GET /v1/health HTTP/1.1\r\n")
-        gone = threading.Event()
         client.settimeout(0.02)
-        for _ in range(500):
+
+        def is_gone() -> bool:
             try:
                 client.sendall(b"X: y\r\n")
-                if client.recv(1) == b"":
-                    gone.set()
-                    break
+                return client.recv(1) == b""
             except TimeoutError:
-                continue
+                return False
             except OSError:
-                gone.set()
-                break
-        assert gone.is_set()
+                return True
+
+        wait_for("it is cut off", is_gone, every=0)
 
 
 @pytest.fixture

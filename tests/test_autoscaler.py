@@ -30,6 +30,7 @@ from streamjoin.serve.autoscaler import Autoscaler, Elastic
 from streamjoin.serve.decisions import PATH, LedgerWriter, load_ledger
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError
+from waiting import PATIENCE_SECONDS
 
 ON, WITHIN = "abs(l.k - r.k) <= 5", 5
 UP = [round(20 + 100 * step / 10) for step in range(10)]
@@ -349,7 +350,7 @@ class Slow:
 
     def put(self, path: str, data: bytes) -> None:
         self.writing.set()
-        assert self.go.wait(20)
+        assert self.go.wait(PATIENCE_SECONDS)
         if self.fail:
             raise StorageError("no room")
         self.written.append(len(json.loads(data)["records"]))
@@ -372,7 +373,7 @@ def test_writing_the_ledger_never_waits_for_the_storage_and_writes_the_newest() 
         ledger.record(some_decision(number))
         writer.write(ledger)
         if number == 1:
-            assert storage.writing.wait(20)
+            assert storage.writing.wait(PATIENCE_SECONDS)
     assert storage.written == []
     storage.go.set()
     writer.close()
@@ -389,7 +390,7 @@ def test_a_ledger_that_cannot_be_written_is_told_once() -> None:
         ledger.record(some_decision(number))
         storage.writing.clear()
         writer.write(ledger)
-        assert storage.writing.wait(20)
+        assert storage.writing.wait(PATIENCE_SECONDS)
     writer.close()
     assert told == ["the ledger of decisions could not be written, and will be with the next one: no room"]
 

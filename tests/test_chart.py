@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import alerts
-from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
+from apiserver import ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from documents import all_parsed, parsed
 from streamjoin_operator import crd
 from streamjoin_operator.settings import Settings, read
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 CRD = ROOT / "crds" / "streamjoins.streamjoin.dev.yaml"
@@ -485,7 +485,7 @@ def access(cluster: ApiServer, values: Object, directory: Path, account: str, to
     host, port = cluster.url.removeprefix("https://").split(":")
     environment = os.environ | {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "ACCOUNT_DIRECTORY": str(directory)}
     command = [sys.executable, str(directory / "access.py"), str(directory / "checks.json")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 def install_rbac(cluster: ApiServer, values: Object) -> list[Object]:
@@ -513,7 +513,7 @@ def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched
     for each in made:
         if each["kind"].endswith("Binding"):
             cluster.admin.delete(path_of(each))
-    wait_for("the rights are gone", lambda: not cluster.allowed("operators", account, "list", "pods", within="team-a"), DEADLINE_SECONDS)
+    wait_for("the rights are gone", lambda: not cluster.allowed("operators", account, "list", "pods", within="team-a"))
     too_little = access(cluster, values, tmp_path, account)
     assert (too_little.returncode, "WRONG: the operator may not list streamjoins.streamjoin.dev" in too_little.stdout) == (1, True)
 
@@ -564,7 +564,7 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
 
     assert "Usable" in columns()
     joins = f"/apis/{crd.GROUP}/{crd.VERSION}/namespaces/team-a/streamjoins"
-    wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins), DEADLINE_SECONDS)
+    wait_for("StreamJoins are served", lambda: cluster.admin.serves(joins))
     manifest = parsed((ROOT / "examples" / "band.yaml").read_text())
     made = cluster.admin.create(joins, json.loads(json.dumps(manifest)))
     cluster.helm("upgrade", "real", str(CHART), "--namespace", "operators")

@@ -13,11 +13,9 @@ import pty
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +30,7 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from ports import free_ports
 from streamjoin.api import loop
 from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Notice, Reason, Retrying, Starting, Stopping, Waiting
 from streamjoin.api.machine import shortage
@@ -48,9 +47,9 @@ from streamjoin.results.reader import files, list_snapshots
 from streamjoin.runner import java
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("cli")  # one process forks those of all
-DEADLINE_SECONDS = 60
 GIB = 1 << 30
 
 
@@ -130,7 +129,7 @@ class Process:
             os.mkfifo(pipe)
         self.process = PROCESSES.Process(target=streamjoin, args=([str(argument) for argument in arguments], *pipes, before))
         self.process.start()
-        self._watchdog = threading.Timer(DEADLINE_SECONDS, self.process.kill)
+        self._watchdog = threading.Timer(PATIENCE_SECONDS, self.process.kill)
         self._watchdog.start()
         self.stdout, self.stderr = (open(pipe, encoding="utf-8") for pipe in pipes)  # noqa: SIM115 - closed in end()
 
@@ -172,7 +171,7 @@ def test_what_answers_at_once_imports_nothing_heavy(tmp_path: Path, arguments: l
         "try:\n    main(sys.argv[1:])\nfinally:\n    print(' '.join(sys.modules), file=sys.stderr)"
     )
     command = [sys.executable, "-c", script, *(word.replace("MANIFEST", str(manifest)) for word in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert not forbidden & set(done.stderr.split())
 
@@ -389,7 +388,7 @@ def hang_in_epochs() -> None:
     def hang(*arguments: object) -> list[Any]:
         print("hanging", flush=True)
         while True:
-            time.sleep(1)
+            threading.Event().wait()
 
     InlineRunner.submit = hang  # type: ignore[method-assign, assignment]
 
@@ -444,7 +443,7 @@ def test_on_a_terminal_the_view_is_live_and_control_c_leaves_a_summary(tmp_path:
     if child == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
         os.execv(sys.executable, [sys.executable, "-m", "streamjoin", "run", str(path), "--runner", "inline"])
-    watchdog = threading.Timer(DEADLINE_SECONDS, os.kill, (child, signal.SIGKILL))
+    watchdog = threading.Timer(PATIENCE_SECONDS, os.kill, (child, signal.SIGKILL))
     watchdog.start()
     shown, asked = b"", False
     while True:
@@ -782,19 +781,20 @@ def test_an_error_that_nobody_foresaw_is_still_one_sentence(tmp_path: Path) -> N
 
 
 def test_a_backlog_is_not_waited_for_and_otherwise_the_interval_is_kept(tmp_path: Path) -> None:
-    times: list[float] = []
+    stop = Patient()
 
-    def at(result: EpochResult | None) -> Any:
-        def answer() -> EpochResult | None:
-            times.append(time.monotonic())
+    def lasting(seconds: float, result: EpochResult) -> Callable[[], EpochResult]:
+        def answer() -> EpochResult:
+            stop.now += seconds
             return result
 
         return answer
 
-    driver = ScriptedDriver(at(make_result(backlog=(5, 0))), at(make_result(1)), at(make_result(2)), None, None)
-    play(driver, tmp_path, interval_seconds=0.2, until_idle=True)
-    assert times[1] - times[0] < 0.2
-    assert times[2] - times[1] >= 0.2
+    driver = ScriptedDriver(
+        *(lasting(0.5, make_result(backlog=(5, 0))), lasting(0.5, make_result(1)), lasting(3.0, make_result(2))), None, None
+    )
+    play(driver, tmp_path, stop, interval_seconds=2.0, until_idle=True, clock=lambda: stop.now)
+    assert stop.waits == [1.5, 0.0]
 
 
 def test_an_epoch_whose_worker_died_is_tried_again_at_once_and_not_for_ever(tmp_path: Path) -> None:
@@ -812,10 +812,13 @@ class Patient(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[float] = []
+        self.now = 0.0
+        """What a clock shows by which those waits take as long as they are."""
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
         self.waits.append(timeout)
+        self.now += timeout
         return self.is_set()
 
 
@@ -1173,8 +1176,7 @@ def test_the_example_of_snapshots_keeps_every_result_also_those_that_another_sto
     monkeypatch.chdir(tmp_path)
     example = (Path(__file__).parents[1] / "examples" / "snapshots.yaml").read_text()
     (tmp_path / "plain.yaml").write_text(example)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     store = f"key: ad, store: {{postgres: {{host: 127.0.0.1, port: {port}, database: d, timeout: 1s}}}}"
     (tmp_path / "stored.yaml").write_text(example.replace("out/snapshots", "out/stored").replace("key: ad", store))
     for name in ("plain", "stored"):

@@ -14,6 +14,7 @@ import pytest
 import cluster
 import kubernetes_programs
 import node
+from waiting import PATIENCE_SECONDS
 
 
 def test_a_given_cluster_is_taken_and_never_ended(
@@ -51,7 +52,7 @@ def test_a_process_is_ended_and_another_with_its_number_is_not(tmp_path: Path) -
         assert process.poll() is None, "a process that started at another time is another process"
         (mine.run / "etcd.pid").write_text(f"{process.pid} {node._started(process.pid)}")
         mine._stop("etcd")
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGTERM
     assert node._started(process.pid) is None
     assert node._started(os.getpid()) is not None
 

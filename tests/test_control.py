@@ -17,7 +17,7 @@ from streamjoin.runner import control as module
 from streamjoin.runner.control import PURPOSE, Connection, ControlServer, call
 from streamjoin.runner.proof import NONCE_BYTES, PROOF_BYTES
 from streamjoin.runner.security import Gate, Security, Tls
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 SECURITY = Security(b"an application's secret")
 
@@ -57,7 +57,7 @@ class Driver:
         return self.callers[-1].heard
 
     def knock(self) -> socket.socket:
-        return socket.create_connection(parts_of(self.address), timeout=10)
+        return socket.create_connection(parts_of(self.address), timeout=PATIENCE_SECONDS)
 
 
 class Caller:
@@ -68,7 +68,7 @@ class Caller:
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._call(address, security)), daemon=True)
         self._thread.start()
-        assert self._called.wait(20)
+        assert self._called.wait(PATIENCE_SECONDS)
         if self._failure is not None:
             raise self._failure
 
@@ -87,7 +87,6 @@ class Caller:
         return self.heard.heard
 
     def ended(self) -> bool:
-        self._thread.join(0.05)
         return not self._thread.is_alive()
 
 
@@ -161,7 +160,7 @@ def test_the_driver_ends_although_a_worker_does_not_read(monkeypatch: pytest.Mon
 
     class Deaf(Heard):
         def heard(self, message: bytes) -> None:
-            reading.wait(20)
+            reading.wait(PATIENCE_SECONDS)
 
     async def hang() -> None:
         connection = await call(driver.address, SECURITY, lambda connection: Deaf(connection).heard)
@@ -176,7 +175,7 @@ def test_the_driver_ends_although_a_worker_does_not_read(monkeypatch: pytest.Mon
     driver.server.close()
     assert driver.callers[0].is_closed
     reading.set()
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_a_stranger_is_refused_counted_and_logged_once_a_minute(make: Callable[..., Driver], caplog: pytest.LogCaptureFixture) -> None:
@@ -224,6 +223,7 @@ def test_who_connects_and_says_nothing_is_cut_off_and_who_only_looks_is_not_coun
     with driver.knock() as silent:
         while silent.recv(4096):  # until the driver has had enough
             pass
+    monkeypatch.setattr(module, "PROOF_SECONDS", PATIENCE_SECONDS)
     driver.knock().close()
     friend = Caller(driver.address)
     friend.connection.say(b"echo hello")
@@ -249,7 +249,7 @@ def test_a_proof_that_was_overheard_is_worth_nothing(make: Callable[..., Driver]
         relaying = threading.Thread(target=relay, daemon=True)
         relaying.start()
         Caller(f"127.0.0.1:{listener.getsockname()[1]}")
-        relaying.join(10)
+        relaying.join(PATIENCE_SECONDS)
     assert len(heard) == NONCE_BYTES + PROOF_BYTES
     wait_for("the call", lambda: driver.callers)  # the caller knows the driver before that has taken its call
     assert len(driver.callers) == 1
@@ -311,6 +311,7 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(
             Caller(driver.address, other)
     with pytest.raises(TimeoutError):  # without TLS it waits for the driver's first word
         Caller(driver.address, Security(b"the same"))
+    monkeypatch.setattr(module, "PROOF_SECONDS", PATIENCE_SECONDS)
     friend = Caller(driver.address, ours)
     said = bytes(range(256)) * 20_000
     friend.connection.say(b"echo " + said)

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, running
+from apiserver import ApiError, ApiServer, running
 from converting import Converting, authority, converting
 from documents import parsed
 from streamjoin.manifest.versions import FIELDS, FORMER, NEWEST
 from streamjoin_operator import conversion, crd
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFINITION = parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())
@@ -64,7 +64,7 @@ def post(server: Converting, text: bytes, path: str = crd.PATH) -> tuple[int, st
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     request = urllib.request.Request(f"https://localhost:{server.port}{path}", text)
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(*handlers).open(request, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -199,5 +199,5 @@ def test_without_the_webhook_the_stored_version_alone_is_there(tmp_path: Path) -
                 ask()
         with converting(tmp_path) as webhook:
             server.install_crd(webhook.definition(DEFINITION))
-            wait_for("both are there", lambda: server.admin.serves(former), DEADLINE_SECONDS)
+            wait_for("both are there", lambda: server.admin.serves(former))
             assert server.admin.get(f"{former}/new")

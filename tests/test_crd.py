@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import DEADLINE_SECONDS, JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
+from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
 from documents import parsed
 from operator_cluster import converted, install
 from streamjoin.manifest import check, parse
@@ -1173,9 +1173,9 @@ def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, j
         defined.install_crd(old)
         before = defined.admin.create(joins, as_kubectl(GOOD))
         before = defined.admin.patch(f"{joins}/good/status", {"status": STATUS})
-        wait_for("the old definition is served", lambda: not takes_dead_letters(), DEADLINE_SECONDS)
+        wait_for("the old definition is served", lambda: not takes_dead_letters())
         defined.install_crd(new)
-        wait_for("the new definition is served", takes_dead_letters, DEADLINE_SECONDS)
+        wait_for("the new definition is served", takes_dead_letters)
         after = defined.admin.get(f"{joins}/good")
         assert after["spec"]["workers"].pop("floor") == 1, "what is new gets its default"
         assert (after["spec"], after["status"]) == (before["spec"], before["status"])

@@ -7,7 +7,6 @@ import asyncio
 import json
 import math
 import re
-import socket
 import string
 import sys
 import threading
@@ -27,6 +26,7 @@ import yaml
 
 import alerts
 import dashboard
+from ports import free_ports
 from prometheus_server import Server, needs_prometheus, process, prometheus
 from streamjoin.serve import catalogue
 from streamjoin_operator.api import ApiError
@@ -230,8 +230,7 @@ def values(series: list[dict[str, Any]]) -> list[float]:
 @pytest.mark.prometheus
 @needs_prometheus
 def test_every_panel_shows_something_of_a_join_that_grows_moves_and_sheds(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     command = [sys.executable, "-m", "streamjoin", "run", str(manifest(tmp_path)), "--runner", "inline", "--elastic", "--json"]
     with operator() as of_operator:
         jobs = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import cache
 
 import numpy as np
@@ -199,18 +198,12 @@ def test_a_capacity_far_too_small_is_refused() -> None:
         dichotomy.partition(Matrix.of(FIGURE_2_STATISTICS, band(None, None)), 0.01)
 
 
-def test_a_thousand_buckets_a_side_are_planned_quickly() -> None:
+def test_a_thousand_buckets_a_side_are_planned() -> None:
     rng = np.random.default_rng(23)
     sides = [SideStatistics(1e6, Histogram.from_sample(rng.normal(0, 1e6, 50_000).astype(np.int64))) for _ in range(2)]
     statistics = Statistics(tuple(sides))
     main = band(-50_000, 50_000)
-    plan_for_capacity("adsp", statistics, main, 250_000)
-    started = time.process_time()
-    scheme = plan_for_capacity("adsp", statistics, main, 250_000)
-    elapsed = time.process_time() - started
-    assert 8 <= scheme.tasks <= 16
-    # About 0.03 s; the margin is for machines that are busy or slow.
-    assert elapsed < 1.0
+    assert 8 <= plan_for_capacity("adsp", statistics, main, 250_000).tasks <= 16
 
 
 def test_of_thousands_of_tasks_no_area_is_left_out_unasked_that_would_be_of_use() -> None:

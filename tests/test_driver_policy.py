@@ -129,7 +129,7 @@ def policy_of(server: ApiServer, namespace: str, **policy: Any) -> None:
             return "driver sj-nobody may not create pod a: " in error.message
         return False
 
-    wait_for("the policy is in force", is_in_force, 30)
+    wait_for("the policy is in force", is_in_force)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def test_with_the_right_to_change_pods_a_driver_could_not_take_others_or_give_it
     rules = f"{PATHS['Role'].format(namespace)}/sj-four"
     given = api_server.admin.get(rules)["rules"]
     api_server.admin.patch(rules, {"rules": [*given, {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]})
-    wait_for("it may patch pods", lambda: api_server.allowed(namespace, "sj-four", "patch", "pods"), 30)
+    wait_for("it may patch pods", lambda: api_server.allowed(namespace, "sj-four", "patch", "pods"))
     mine = f"{driver.pods}/{driver.create(driver.executor())['metadata']['name']}"
     web = {"metadata": {"name": "web-4"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
     api_server.admin.create(driver.pods, web)

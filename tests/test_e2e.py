@@ -16,7 +16,7 @@ import random
 import subprocess
 import sys
 import tarfile
-import time
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +43,7 @@ from streamjoin.state.log import Entry
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.names import PAUSE
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "kubernetes" / "generator.yaml"
@@ -55,14 +55,10 @@ CLAIM_PATH = "/var/lib/streamjoin"
 PROMETHEUS = "http://prometheus.monitoring:9090"
 KAFKA = "kafka.kafka:9092"
 S3 = "http://s3.s3:5000"
-GONE_SECONDS = 20
-"""For so long there is no API server; an epoch takes one."""
-PATIENCE_SECONDS = float(os.environ.get("STREAMJOIN_E2E_SECONDS", "300"))
-"""For each step of a test; a busy machine needs more."""
 
 Object = dict[str, Any]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * PATIENCE_SECONDS)]
+pytestmark = pytest.mark.e2e
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,6 @@ class Kube:
                 return json.loads(self(*command))
         return json.loads(self(*command))
 
-
     def rolled_out(self, namespace: str, deployment: str) -> None:
         """Its pods are those that it asks for, and ready."""
         self(f"--namespace={namespace}", "rollout", "status", f"deployment/{deployment}", f"--timeout={PATIENCE_SECONDS:.0f}s")
@@ -98,6 +93,11 @@ class Kube:
     def kill(self, namespace: str, *which: str) -> None:
         """Ends pods at once."""
         self(f"--namespace={namespace}", "delete", "pod", *which, "--grace-period=0", "--force")
+
+
+def largest(name: str, metrics: str) -> float:
+    """The largest value of this one; -1 where there is none."""
+    return max((float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(f"{name}{{")), default=-1.0)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Join:
         return int(self.gauge("streamjoin_epoch_number"))
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
-        return wait_for(f"{self.namespace}/{self.name}: {what}", found, PATIENCE_SECONDS, every=0.5, told=self.story)
+        return wait_for(f"{self.namespace}/{self.name}: {what}", found, every=0.5, told=self.story)
 
     def until_running(self, workers: int | None = None) -> None:
         """The join runs, with so many executors, and goes on committing."""
@@ -235,8 +235,8 @@ class Join:
     def gauge(self, name: str) -> float:
         """The largest value that the driver's metrics show of this one; -1 where it does not answer."""
         for pod in self.running("driver"):
-            text = self.kubectl("get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics", check=False)
-            return max((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name}{{")), default=-1.0)
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
+            return largest(name, self.kubectl("get", "--raw", path, check=False))
         return -1.0
 
     def events(self) -> set[str]:
@@ -781,12 +781,16 @@ def test_a_new_image_that_does_not_come_up_does_not_stop_the_join(join: Join, tm
 def test_an_api_server_that_is_gone_for_a_while_stops_nothing(join: Join, node: Node, tmp_path: Path) -> None:
     join.begin(workers=2)
     before, pods = join.epoch(), containers(join)
+    [driver] = join.pods("driver")
+    metrics, direct = f"http://{driver['status']['podIP']}:8080/metrics", urllib.request.build_opener(urllib.request.ProxyHandler({}))
     node.kill("apiserver")
     try:
-        time.sleep(GONE_SECONDS)
+        wait_for(
+            "it joins without the API server",
+            lambda: largest("streamjoin_epoch_number", direct.open(metrics, timeout=PATIENCE_SECONDS).read().decode()) >= before + 10,
+        )
     finally:
         node.start_again("apiserver")
-    assert join.until("an answer", lambda: join.epoch() + 1) - 1 >= before + GONE_SECONDS / 2, "it joins without the API server"
     assert containers(join) == pods
     join.scale(3)
     join.until_running(workers=3)

@@ -24,6 +24,7 @@ from s3 import S3Server
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin_operator import crd
+from waiting import PATIENCE_SECONDS
 
 EXPECTED = {
     "sensors": """
@@ -162,7 +163,7 @@ def test_the_join_from_kafka_to_s3_finds_what_that_of_files_finds(
         + [f"--option={name}={value}" for name, value in (options | {"sasl.password": PASSWORD}).items()],
     ]
     for program in programs:
-        done = subprocess.run([sys.executable, *map(str, program)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([sys.executable, *map(str, program)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode == 0, done.stderr
     text = (FOLDER / "kafka-s3.yaml").read_text()
     for old, new in {

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from click.testing import CliRunner
 
 from harness import driver_for, join_of, make_job, manifest_text
 from joins import BAND, band_inputs
+from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.following import Event, parsed
@@ -36,7 +36,7 @@ from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.server import DriverServer
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator import plugin
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.xdist_group("follow")  # one server for all
 OUTPUT = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"size": 40, "key": "a"}}
@@ -80,8 +80,7 @@ def serving(manifest: Path, port: str) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 def test_servers_and_drivers_come_and_go_and_each_result_is_printed_once(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     manifest = tmp_path / "found.yaml"
     manifest.write_text(manifest_text(tmp_path, **options(tmp_path)))
     for name in "lr":
@@ -106,7 +105,7 @@ def test_servers_and_drivers_come_and_go_and_each_result_is_printed_once(tmp_pat
         found += Counter(map(row_of, client.stdout))
         assert client.stderr is not None
         said = client.stderr.read()
-        assert client.wait(60) == Exit.DONE, said
+        assert client.wait(PATIENCE_SECONDS) == Exit.DONE, said
     assert found == stored(tmp_path) != Counter()
     assert said.splitlines()[-1] == "the join has ended"
     assert "up to snapshot " in said
@@ -128,7 +127,7 @@ def test_it_goes_on_until_ctrl_c(tmp_path: Path) -> None:
             assert client.stdout is not None
             assert client.stdout.readline()
             client.send_signal(signal.SIGINT)
-            _, said = client.communicate(timeout=30)
+            _, said = client.communicate(timeout=PATIENCE_SECONDS)
             assert client.returncode == Exit.DONE, said
 
 
@@ -148,7 +147,7 @@ def test_it_ends_when_the_join_has_ended(tmp_path: Path) -> None:
         draining = threading.Thread(target=run.stderr.read, daemon=True)
         draining.start()
         told = wait_for("the join has begun", lambda: followed(url), every=0.2)
-        assert run.wait(timeout=60) == 0
+        assert run.wait(timeout=PATIENCE_SECONDS) == 0
     assert told.returncode == Exit.DONE
     assert told.stderr.splitlines()[-1] == "the join has ended"
     assert Counter(map(row_of, told.stdout.splitlines())) == stored(tmp_path) != Counter()
@@ -255,8 +254,7 @@ def test_what_cannot_be_followed_is_said(idle: str, options: list[str], expected
 
 
 def test_a_server_that_is_not_there_is_said_at_once(idle: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     told = CliRunner().invoke(main, ["query", f"http://127.0.0.1:{port}", "SELECT a FROM found", "--follow"])
     assert (told.exit_code, "look whether the join, or streamjoin serve, runs there" in told.output) == (Exit.FAILED, True)
     told = CliRunner().invoke(main, ["query", idle, "SELECT a FROM lost", "--follow"])

@@ -59,7 +59,6 @@ def trades_and_quotes(root: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_the_tutorial_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(tmp_path, inline=False)
     save(reader, DOCS / "tutorial.md", "near.yaml")
@@ -72,7 +71,6 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_the_readme_and_the_page_on_python_do_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,7 @@ from tables import ALL_TYPES, normal, publish_at_once, texts, typed_rows
 from test_cli import run_inline
 from test_crashes import OPTIONS, expected, make_inputs
 from test_delta_sink import ROOT, SCHEMA, STEPS, batch, die_at, finish
+from waiting import PATIENCE_SECONDS
 
 TABLE = "results.pairs"
 
@@ -492,7 +493,7 @@ def test_a_join_whose_driver_dies_while_it_rewrites_has_each_result_once(name: s
         driver.start()
         while not died.is_set() and driver.step() is not None:
             pass
-        assert died.wait(60)
+        assert died.wait(PATIENCE_SECONDS)
     finish(tmp_path, inputs, job)
     table = table_at(tmp_path)
     assert rows_of(table) == expected(inputs)

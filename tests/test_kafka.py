@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +27,9 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from harness import SECOND, Crash, run_all
-from kafka_broker import KafkaBroker, free_ports
-from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, wait_for, way
+from kafka_broker import KafkaBroker
+from kafka_join import Joined, consumed, finish, finish_despite_failures, group_offsets, produce, running_broker, way
+from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
@@ -45,6 +47,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS, wait_for
 
 TESTS = Path(__file__).parent
 DECLARED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -214,17 +217,17 @@ def test_any_range_reads_the_same_also_where_offsets_have_gaps(broker: KafkaBrok
     """Transactions leave gaps, aborted ones larger ones; consumers are kept and used again for other ranges."""
     name = topic(2)
     writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": name, "linger.ms": 0})
-    writing.init_transactions(30)
+    writing.init_transactions(PATIENCE_SECONDS)
     for turn in range(6):
         for aborted, part in ((False, rows(turn * 100, 50)), (True, rows(50_000, 20))):
             writing.begin_transaction()
             for row in part:
                 writing.produce(name, json.dumps(row).encode(), partition=0)
-            writing.flush(30)
+            writing.flush(PATIENCE_SECONDS)
             if aborted:
                 writing.abort_transaction(30)
             else:
-                writing.commit_transaction(30)
+                writing.commit_transaction(PATIENCE_SECONDS)
         produce(broker, name, rows(10_000 + turn * 100, 70), 1)
     # Each time that a consumer is sent elsewhere, it waits so long for what it asked before.
     source = source_of(broker, name, client=(("fetch.wait.max.ms", "10"),))
@@ -272,24 +275,24 @@ def test_a_reader_that_is_closed_leaves_no_consumer_and_reads_again(broker: Kafk
         assert len(read_plan(source, plan)[0]) == 20
         assert clients() > before
         source.reader.close()
-        wait_for(lambda: clients() == before, "the consumers' end")
+        wait_for("the consumers' end", lambda: clients() == before)
 
 
 def test_open_transactions_are_left_for_later(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name = topic()
     produce(broker, name, rows(0, 10))
     writing = Producer({"bootstrap.servers": broker.servers, "transactional.id": f"open-{name}"})
-    writing.init_transactions(30)
+    writing.init_transactions(PATIENCE_SECONDS)
     writing.begin_transaction()
     writing.produce(name, json.dumps(rows(10, 1)[0]).encode())
-    writing.flush(30)
+    writing.flush(PATIENCE_SECONDS)
     produce(broker, name, rows(20, 5))
     source = source_of(broker, name)
     plan = source.plan(None, 100, 0.0)
     assert ids(read_plan(source, plan)[0]) == list(range(10))
-    writing.commit_transaction(30)
+    writing.commit_transaction(PATIENCE_SECONDS)
     # The coordinator has decided; the partition's leader is told a moment later.
-    wait_for(lambda: source.plan(plan.position, 100, 0.0).records > 0, "the end of the transaction")
+    wait_for("the end of the transaction", lambda: source.plan(plan.position, 100, 0.0).records > 0)
     rest = source.plan(plan.position, 100, 0.0)
     assert ids(read_plan(source, rest)[0]) == [10, 20, 21, 22, 23, 24]
 
@@ -301,7 +304,7 @@ def test_a_checkpoint_begins_at_a_time(form: str, broker: KafkaBroker, topic: Ca
     for row in rows(0, 90):  # a record a second in turns, the last of them long ago in partition 2
         if row["id"] % 3 != 2 or row["id"] < 30:
             producer.produce(name, json.dumps(row).encode(), partition=row["id"] % 3, timestamp=1_700_000_000_000 + row["id"] * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     schema = DECLARED if form == "json" else pa.schema([("value", pa.string())])
     source = source_of(broker, name, schema, format=form, starting_millis=1_700_000_040_500)
     plan = source.plan(None, 1000, 0.0)
@@ -321,7 +324,7 @@ def test_keys_headers_and_times_are_columns_beside_those_of_the_value(broker: Ka
     for at, (value, given) in enumerate(zip(values, headers, strict=True)):
         key = None if at == 1 else b"k%d" % at if at < 5 else b"\xff"
         producer.produce(name, value, key, 1, headers=given, timestamp=1_700_000_000_000 + at)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     instant = pa.timestamp("us", "UTC")
     columns: dict[str, pa.DataType] = {"k": pa.string(), "id": pa.int64(), "sent": instant, "trace": pa.string(), "x": pa.binary()}
     columns |= {"p": pa.int32(), "o": pa.int64()}
@@ -354,7 +357,7 @@ def test_latest_begins_with_what_comes_and_new_partitions_are_read_from_their_st
     assert not source.plan(None, 100, 0.0).splits
     produce(broker, name, rows(100, 3))
     broker.add_partitions(name, 2)
-    wait_for(lambda: "1" in source.plan(None, 100, 0.0).position["offsets"], "the new partition")
+    wait_for("the new partition", lambda: "1" in source.plan(None, 100, 0.0).position["offsets"])
     produce(broker, name, rows(200, 4), 1)
     plan = source.plan(None, 100, 0.0)
     assert ids(read_plan(source, plan)[0]) == [100, 101, 102, 200, 201, 202, 203]
@@ -382,10 +385,13 @@ def test_what_retention_took_is_an_error_or_a_counted_skip(broker: KafkaBroker, 
         list(source.reader.read(stale))
 
 
-def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+def test_a_topic_that_is_another_one_is_refused(
+    broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.io.kafka_topics.BEHIND_SECONDS", 0.5)
     name = topic()
     produce(broker, name, rows(0, 5))
-    source = source_of(broker, name, timeout=1.0)
+    source = source_of(broker, name)
     position = source.plan(None, 100, 0.0).position
     for offsets, complaint in (({"0": 50}, "ends at offset 5, and was read up to 50"), ({"0": 5, "3": 1}, "partition 3 is gone")):
         with pytest.raises(SourceError, match=f"{complaint}.*choose a new checkpoint.location|{complaint}.*Choose a new"):
@@ -438,10 +444,8 @@ def test_latest_of_a_topic_that_was_made_anew_before_the_first_commit_is_where_t
 def test_nobody_there_is_an_error_that_names_the_servers() -> None:
     client = KafkaClient("127.0.0.1:9", "orders", (), 1.5)
     source = KafkaSource(KafkaSourceConfig(client, "g"), DECLARED)
-    began = time.monotonic()
     with pytest.raises(UnavailableError, match=r"orders on 127\.0\.0\.1:9: no answer within 1.5 s .*; see whether the brokers are up"):
         source.plan(None, 100, 0.0)
-    assert time.monotonic() - began < 10
 
 
 def test_options_reach_librdkafka_and_secrets_come_from_files_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +472,7 @@ def test_commits_are_told_to_the_group(broker: KafkaBroker, topic: Callable[...,
     source = source_of(broker, name)
     source.committed({"offsets": {"0": 5, "1": 7}})
     source.committed({"offsets": {"0": 6, "1": 7}})
-    wait_for(lambda: group_offsets(broker, f"group-{name}", name, 2) == [6, 7], "the group's offsets")
+    wait_for("the group's offsets", lambda: group_offsets(broker, f"group-{name}", name, 2) == [6, 7])
 
 
 # --- the sink ---
@@ -604,7 +608,7 @@ def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broke
     assert {letter["raw"] for letter in letters} >= {"not json", '{"rid": "x"}'}
     assert all(join.topics[0] in letter["split"] for letter in letters)
     assert set(driver.checkpoint.partitions[0]) == {0, 1}
-    wait_for(lambda: group_offsets(broker, "streamjoin-pairs", join.topics[0], 2) == [180, 183], "the group's offsets")
+    wait_for("the group's offsets", lambda: group_offsets(broker, "streamjoin-pairs", join.topics[0], 2) == [180, 183])
     restarted = join.driver()
     restarted.start()
     finish(restarted)
@@ -735,17 +739,25 @@ def test_an_outage_of_large_records_is_read_in_epochs_that_fit(broker: KafkaBrok
     assert join.found() == (join.expected(), 0)
 
 
-def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tells the group is ended in order: only dropped, it waits for a session's timeout, in whichever thread drops it."""
+    monkeypatch.setitem(SESSION, "session.timeout.ms", 1_800_000)  # the longest that brokers take
     join = Joined(broker, tmp_path)
     join.feed(20)
     driver = join.driver()
     driver.start()
     finish(driver)
-    began = time.monotonic()
+    kept = [driver]
     del driver
-    gc.collect()
-    assert time.monotonic() - began < SESSION["session.timeout.ms"] / 1000
+
+    def drop() -> None:
+        kept.clear()
+        gc.collect()
+
+    dropping = threading.Thread(target=drop, daemon=True)
+    dropping.start()
+    dropping.join(PATIENCE_SECONDS)
+    assert not dropping.is_alive()
 
 
 def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -758,7 +770,7 @@ def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> N
         broker.add_partitions(name, 3)
     join.partitions = 3
     source = driver._commits.sources[0]
-    wait_for(lambda: len(source.plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3, "the partitions")
+    wait_for("the partitions", lambda: len(source.plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3)
     join.feed(50)
     finish(driver)
     assert join.found() == (join.expected(), 0)
@@ -805,7 +817,7 @@ def test_a_driver_process_is_killed_between_producing_and_committing(moment: str
     join.feed(200)
     command = [sys.executable, str(TESTS / "kafka_victim.py"), str(tmp_path)]
     killed, done = (
-        subprocess.run([*command, when], capture_output=True, text=True, timeout=100, check=False, env=os.environ)
+        subprocess.run([*command, when], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=os.environ)
         for when in (moment, "never")
     )
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
@@ -835,14 +847,13 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
     watched.start()
     join.feed(60)
     finish_despite_failures(watched)
-    met_with = [sample(metrics, "kafka_source_errors_total", stream="l"), sample(metrics, "kafka_sink_errors_total")]
-    assert met_with == [0, 0]
     join.feed(60)
+    met_with = sample(metrics, "kafka_source_errors_total", stream="l")
     mortal_broker.kill()
     with pytest.raises(EpochFailed, match=r"UnavailableError: Kafka topic join-l-.* on 127.*: no answer within 2 s") as failure:
         watched.step()
     assert not failure.value.permanent
-    assert sample(metrics, "kafka_source_errors_total", stream="l") > 0
+    assert sample(metrics, "kafka_source_errors_total", stream="l") > met_with
     mortal_broker.start()
     finish_despite_failures(watched)
     join.feed(40)
@@ -852,10 +863,10 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
             mortal_broker.kill()
 
     driver._at = kill
-    before = sample(metrics, "kafka_send_failures_total")
+    before, met_with = sample(metrics, "kafka_send_failures_total"), sample(metrics, "kafka_sink_errors_total")
     finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
-    assert sample(metrics, "kafka_send_failures_total") == before + 1
-    assert sample(metrics, "kafka_sink_errors_total") > 0
+    assert sample(metrics, "kafka_send_failures_total") > before
+    assert sample(metrics, "kafka_sink_errors_total") > met_with
     driver._at = lambda step: None
     mortal_broker.start()
     finish_despite_failures(watched)
@@ -897,12 +908,10 @@ def test_results_that_a_dead_driver_left_are_sent_by_one_that_starts_while_the_b
     assert len(storage.list("outbox")) <= 1, "what start could not sweep away is gone with the next epoch"
 
 
-def test_brokers_that_stay_away_end_a_run_after_a_bounded_time_with_one_sentence(tmp_path: Path) -> None:
+def test_brokers_that_stay_away_end_a_run_after_some_attempts_with_one_sentence(tmp_path: Path) -> None:
     nobody = SimpleNamespace(servers=f"127.0.0.1:{free_ports(1)[0]}", create_topic=lambda name, partitions: name)
     join = Joined(cast(KafkaBroker, nobody), tmp_path, timeout="500ms")
-    began = time.monotonic()
     done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline"])
-    assert time.monotonic() - began < 60
     assert done.exit_code == Exit.SOURCE, done.output
     tried = rf"epoch 0: UnavailableError: Kafka topic {join.topics[2]} on {nobody.servers}: no answer within 0.5 s \(.*\); see whether the"
     assert len(re.findall(rf"{tried}.*; attempt [123] failed, trying again in", done.output)) == 3

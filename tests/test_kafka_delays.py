@@ -18,6 +18,7 @@ from kafka_join import Joined, way
 from streamjoin.epoch.delays import Delays
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.watch import Watched
+from waiting import PATIENCE_SECONDS
 
 __all__ = ["way"]
 pytestmark = pytest.mark.kafka
@@ -32,7 +33,7 @@ def put(broker: KafkaBroker, topic: str, ages_millis: list[int], partition: int)
     for row, age in enumerate(ages_millis):
         value = json.dumps({"rid": row, "k": 0 if row % 500 == 0 else 10**6 + row, "at": moment}).encode()
         producer.produce(topic, value, partition=partition, timestamp=round(NOW * 1000) - age)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def quantile(millis: list[int], fraction: float) -> float:
@@ -73,7 +74,7 @@ def test_in_a_topic_with_the_brokers_time_it_is_since_the_broker_had_them(broker
     entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
     changes = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]) for topic in join.topics[:2]]
     for changed in broker.admin.incremental_alter_configs(changes).values():
-        changed.result(30)
+        changed.result(PATIENCE_SECONDS)
     before = datetime.now(UTC).timestamp()
     for topic in join.topics[:2]:
         put(broker, topic, [10**9] * 20, 0)

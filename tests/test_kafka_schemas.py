@@ -21,9 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 from harness import run_all
-from kafka_broker import KafkaBroker, free_ports, make_certificate
+from kafka_broker import KafkaBroker, make_certificate
 from kafka_join import consumed, finish, finish_despite_failures, produce
 from kafka_schemas import MICROS, MILLIS, RegisteredJoin, avro, framed, message_class, record_of, running_registry
+from ports import free_ports
 from registry_server import Gate, RegistryServer, asked
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
@@ -33,6 +34,7 @@ from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
 from streamjoin.io.schema_registry import RegistryConfig
+from waiting import Sleepless
 
 SCHEMA = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
 SECRET = "open-s3same"
@@ -235,14 +237,15 @@ def test_names_of_another_subject_are_found(broker: KafkaBroker, topic: Callable
 
 
 def test_a_registry_that_is_away_is_waited_for_and_nothing_is_lost(
-    broker: KafkaBroker, registry: RegistryServer, gate: Gate, tmp_path: Path
+    broker: KafkaBroker, registry: RegistryServer, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    join = RegisteredJoin(broker, tmp_path, registry, url=gate.url, timeout="1s")
+    monkeypatch.setattr("streamjoin.io.schema_registry.time", Sleepless())
+    join = RegisteredJoin(broker, tmp_path, registry, url=gate.url)
     join.feed(50)
     gate.refuses = lambda path, headers: (503, {"message": "starting"})
     driver = join.driver()
     driver.start()
-    told = rf"UnavailableError: schema registry {gate.url}: no answer within 1 s \(503: starting\)"
+    told = rf"UnavailableError: schema registry {gate.url}: no answer within 20 s \(503: starting\)"
     with pytest.raises(EpochFailed, match=told) as failure:
         driver.step()
     assert not failure.value.permanent

@@ -10,7 +10,6 @@ import random
 import re
 from collections import Counter
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 
 from harness import Crash
 from kafka_broker import KafkaBroker
-from kafka_join import NAMES, Joined, finish, produce, wait_for, way
+from kafka_join import NAMES, Joined, finish, produce, way
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
@@ -35,6 +34,7 @@ from streamjoin.language.topics import matches
 from streamjoin.manifest import load
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.watch import Watched
+from waiting import PATIENCE_SECONDS, Sleepless, wait_for
 
 NUMBERED = pa.schema([("id", pa.int64()), ("topic", pa.string()), ("part", pa.int32())])
 PLACE = (("topic", "topic"), ("part", "partition"))
@@ -116,7 +116,7 @@ def test_every_record_of_every_topic_is_planned_once_with_its_place(topics: Topi
     source.committed(position)
     watcher = Consumer({"bootstrap.servers": topics.broker.servers, "group.id": f"group-{topics.stem}"})
     places = [TopicPartition(f"{topics.stem}-{name}", partition) for name, partition in (("a", 1), ("b", 0), ("c", 2))]
-    wait_for(lambda: [each.offset for each in watcher.committed(places, timeout=10)] == [27, 20, 34], "the group's offsets")
+    wait_for("the group's offsets", lambda: [each.offset for each in watcher.committed(places, timeout=PATIENCE_SECONDS)] == [27, 20, 34])
     watcher.close()
 
 
@@ -153,7 +153,9 @@ def test_a_plan_takes_as_many_requests_whatever_the_number_of_topics(topics: Top
     assert asked["list_topics"] == 0, "which topics there are is asked once an interval"
 
 
-def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topics: Topics) -> None:
+def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """librdkafka may answer without an offset, and without an error, while the partition's leader comes back."""
     topics.make("back")
     topics.put("back", 0, 10)
@@ -182,8 +184,8 @@ def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topi
     source._brokers._admin = Unsure(source._brokers._admin)
     assert source.plan(position, 100, 0.0).records == 5
     assert answers == 6
-    source._brokers._client = replace(source._brokers._client, timeout_seconds=0.3)
     answers = -1_000
+    monkeypatch.setattr("streamjoin.io.kafka_topics.time", Sleepless())
     with pytest.raises(UnavailableError, match="Leader not available"):
         source.plan(position, 100, 0.0)
 
@@ -200,7 +202,7 @@ def test_where_a_checkpoint_begins_is_said_of_the_topics_that_are_there_then(beg
     topics.put("new", 100, 5)
     topics.put("old", 10, 3)
     found = [("new", 0, number) for number in range(100, 105)] + [("old", 0, number) for number in (10, 11, 12)]
-    wait_for(lambda: source.plan(None, 100, 0.0).records == 8, "both topics")
+    wait_for("both topics", lambda: source.plan(None, 100, 0.0).records == 8)
     plan = source.plan(None, 100, 0.0)
     assert read(source, plan) == found, "before the first commit"
     assert read(source, topics.source(**options).plan(first.position, 100, 0.0)) == found, "and after it"
@@ -243,7 +245,7 @@ def test_a_topic_that_is_deleted_ends_the_run_or_is_counted_and_may_come_again(t
     known = set(plan.backlog_by_partition)
     topics.make("a")
     topics.put("a", 100, 2)
-    wait_for(lambda: skipping.plan(plan.position, 100, 0.0).records == 2, "the topic of the same name")
+    wait_for("the topic of the same name", lambda: skipping.plan(plan.position, 100, 0.0).records == 2)
     again = skipping.plan(plan.position, 100, 0.0)
     assert (again.warnings, again.deletions, again.end_record) == ((), 1, plan.end_record + 2)
     assert read(skipping, again) == [("a", 0, 100), ("a", 0, 101)]
@@ -413,7 +415,7 @@ def test_records_that_come_to_old_and_new_topics_in_any_order_are_joined_once_wh
         join.feed_topic(side, topics[side][-1], 20)
     last = join.driver()
     last.start()
-    wait_for(lambda: everything_read(join, last, topics), f"the rest (seed {seed})")
+    wait_for(f"the rest (seed {seed})", lambda: everything_read(join, last, topics))
     found, _ = join.found()
     assert found == join.expected(), f"seed {seed}"
     assert sum(found.values()) > 100

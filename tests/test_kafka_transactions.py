@@ -21,6 +21,7 @@ from streamjoin.io.kafka_sink import KafkaSink
 from streamjoin.io.kafka_transactions import Transactions
 from streamjoin.state.log import Superseded
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS
 
 TESTS = Path(__file__).parent
 pytestmark = pytest.mark.kafka
@@ -110,7 +111,7 @@ def test_a_driver_process_is_killed_within_its_transaction(broker: KafkaBroker, 
     join.feed(200)
     command = [sys.executable, str(TESTS / "kafka_victim.py"), str(tmp_path)]
     killed, done = (
-        subprocess.run([*command, when], capture_output=True, text=True, timeout=100, check=False, env=os.environ)
+        subprocess.run([*command, when], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=os.environ)
         for when in ("half-sent", "never")
     )
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr

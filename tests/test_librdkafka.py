@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,14 +22,15 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition, cimpl, libversion
 
-from kafka_broker import KafkaBroker, free_ports
-from kafka_join import wait_for
+from kafka_broker import KafkaBroker
+from ports import free_ports
 from streamjoin.io import kafka_bulk, librdkafka
 from streamjoin.io.kafka_bulk import BulkConsumer, BulkProducer
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_records import Fetched, KafkaSplit, Outgoing, Wanted
 from streamjoin.io.kafka_session import RecordByRecord, Session
 from streamjoin.io.librdkafka import Library, UnfitError
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.kafka
 EVERYTHING = Wanted(lines=False, keys=True, timestamps=True)
@@ -54,7 +54,7 @@ def put(broker: KafkaBroker, name: str, records: list[Record], partition: int = 
     producer = Producer({"bootstrap.servers": broker.servers, "message.max.bytes": 10_000_000})
     for key, value, timestamp in records:
         producer.produce(name, value, key, partition, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def whole(name: str, end: int, partition: int = 0, start: int = 0) -> KafkaSplit:
@@ -64,9 +64,7 @@ def whole(name: str, end: int, partition: int = 0, start: int = 0) -> KafkaSplit
 def taken(consumer: BulkConsumer, split: KafkaSplit, wanted: Wanted = EVERYTHING, *, low: int | None = None) -> Iterator[Fetched]:
     """What comes until the split has been read, or its partition ends."""
     low = split.start if low is None else low
-    deadline = time.monotonic() + 30
     while low < split.end:
-        assert time.monotonic() < deadline
         fetched = consumer.take(split, low, split.end - low, wanted, 0.1)
         yield fetched
         if fetched.passed or any(event.error.code() == KafkaError._PARTITION_EOF for event in fetched.events):
@@ -244,9 +242,12 @@ def test_errors_and_log_lines_come_to_the_thread_that_polls_and_have_no_secret_i
     own = {"error_cb": lambda error: came_in.append((threading.current_thread(), error)), "logger": logging.getLogger("streamjoin.kafka")}
     consumer = BulkConsumer(library, settings(nobody, debug="all") | {"log_level": 7} | secret | own)
     consumer.assign("t", 0, 0)
-    time_is_up = time.monotonic() + 30
-    while not came_in and time.monotonic() < time_is_up:
+
+    def is_told() -> bool:
         assert len(consumer.take(whole("t", 10), 0, 10, EVERYTHING, 0.05)) == 0
+        return bool(came_in)
+
+    wait_for("an error", is_told, every=0)
     consumer.close()
     assert {thread for thread, _ in came_in} == {threading.current_thread()}
     assert {error.code() for _, error in came_in} <= {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
@@ -269,7 +270,7 @@ def test_a_client_that_nobody_has_any_more_ends(library: Library, broker: KafkaB
     assert threads() > before
     del consumer
     gc.collect()
-    wait_for(lambda: threads() <= before, "the end of librdkafka's threads")
+    wait_for("the end of librdkafka's threads", lambda: threads() <= before)
 
 
 def test_a_forked_process_leaves_its_parents_clients_alone(library: Library, broker: KafkaBroker, topic: Callable[..., str]) -> None:
@@ -282,7 +283,7 @@ def test_a_forked_process_leaves_its_parents_clients_alone(library: Library, bro
         gc.collect()
         os._exit(0)
     ended: list[int] = []
-    wait_for(lambda: bool(ended.append(os.waitpid(child, os.WNOHANG)[0]) or ended[-1]), "the child's end")
+    wait_for("the child's end", lambda: bool(ended.append(os.waitpid(child, os.WNOHANG)[0]) or ended[-1]))
     consumer.assign(name, 0, 0)
     assert sum(len(fetched) for fetched in taken(consumer, whole(name, 3))) == 3
     consumer.close()
@@ -314,7 +315,7 @@ def test_records_arrive_as_they_are(library: Library, broker: KafkaBroker, topic
     assert producer.send(Outgoing(*columns), 0) == (500, None)
     assert producer.send(Outgoing(*(column.slice(100, 50) for column in columns)), 20) == (50, None)
     assert producer.send(Outgoing(columns[0].slice(400), columns[1].slice(400)), 0) == (100, None)
-    wait_for(lambda: producer.flush(1) == 0, "the acknowledgements")
+    wait_for("the acknowledgements", lambda: producer.flush(1) == 0)
     sent = [(keys[at], values[at], [("streamjoin-id", headers[at])]) for at in [*range(500), *range(120, 150)]]
     assert read_back(broker, name) == [*sent, *((keys[at], values[at], None) for at in range(400, 500))], "seed 9"
     producer.abandon(1)
@@ -332,14 +333,14 @@ def test_a_refusal_says_which_record_it_is_of(library: Library, broker: KafkaBro
         if error is None:
             break
         assert error.code() == KafkaError._QUEUE_FULL
-        producer.flush(10)
+        producer.flush(PATIENCE_SECONDS)
     assert sent == 250
     large = Outgoing(pa.array([b"a", b"b" * 5000, b"c"], pa.binary()), pa.nulls(3, pa.binary()))
     sent, error = producer.send(large, 0)
     assert sent == 1
     assert error is not None
     assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
-    wait_for(lambda: producer.flush(1) == 0, "the acknowledgements")
+    wait_for("the acknowledgements", lambda: producer.flush(1) == 0)
     assert [value for _, value, _ in read_back(broker, name)] == [*(b"%d" % at for at in range(250)), b"a"]
     producer.abandon(1)
 
@@ -361,7 +362,7 @@ def test_records_that_nobody_takes_are_told(library: Library) -> None:
     options = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}", "message.timeout.ms": 50, "delivery.report.only.error": True}
     producer = BulkProducer(library, "t", options | {"on_delivery": lambda error, message: told.append((error, message))})
     assert producer.send(Outgoing(pa.array([b"x", b"y"]), pa.array([b"k", None], pa.binary())), 0) == (2, None)
-    wait_for(lambda: bool(producer.poll(0.1)) or len(told) == 2, "the reports")
+    wait_for("the reports", lambda: bool(producer.poll(0.1)) or len(told) == 2)
     assert [(error and error.code(), message) for error, message in told] == [(KafkaError._MSG_TIMED_OUT, None)] * 2
     producer.abandon(0.1)
 

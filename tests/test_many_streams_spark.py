@@ -1,7 +1,7 @@
 """Joins of three and four streams on Spark: workers that are really killed, plans and drivers that change.
 
 Each case is made from one seed, which a failure prints: ``STREAMJOIN_SEED=<seed> pytest tests/test_many_streams_spark.py`` runs that case
-alone. ``STREAMJOIN_CASES`` sets how many there are.
+alone. ``STREAMJOIN_CASES`` sets how many there are; hundreds need ``--timeout 0``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASES = how_many(5)
 SEED = os.environ.get("STREAMJOIN_SEED")
 FEWEST_EPOCHS = 8
 MOST_WORKERS = 3
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60 * max(CASES, 5))]
+pytestmark = pytest.mark.spark
 
 
 def seeds() -> Iterator[int]:

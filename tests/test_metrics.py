@@ -47,6 +47,7 @@ from streamjoin.serve.server import DriverServer
 from streamjoin.serve.watch import Watched
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
+from waiting import PATIENCE_SECONDS
 
 COUNTED = ("failures", "stalls", "retries", "backs", "switches", "drops", "decisions", "topics")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
@@ -678,7 +679,7 @@ def test_promtool_accepts_what_the_documentation_configures(tmp_path: Path) -> N
 
 def get(url: str, **headers: str) -> tuple[int, str, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read()

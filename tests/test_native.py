@@ -22,6 +22,7 @@ from streamjoin.kernel.run import merge_two
 from streamjoin.runner import machine_code as machine_code_module
 from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("native")  # compiled once
 ENGINE = Path(__file__).parents[1] / "engine"
@@ -60,7 +61,7 @@ def start(directory: Path, **environment: str) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, Path]:
     """Functions that had to be compiled, and where the cache is."""
-    output, errors = process.communicate("go\n", timeout=120)
+    output, errors = process.communicate("go\n", timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     misses, path = output.split()
     return int(misses), Path(path)
@@ -121,7 +122,7 @@ def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_library(directory: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(LIBRARY) + textwrap.dedent(program), str(directory), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 @OF_ONE_LIBRARY

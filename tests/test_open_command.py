@@ -22,6 +22,7 @@ from streamjoin_operator.opening import keep_open
 from streamjoin_operator.page import PageServer
 from streamjoin_operator.queue import Queue
 from streamjoin_operator.seen import Seen
+from waiting import PATIENCE_SECONDS
 
 KUBECTL = """#!{python}
 import os, select, socket, sys, threading
@@ -99,7 +100,7 @@ def test_the_page_of_a_join_in_the_cluster_is_opened_and_found_again(shown: Show
             read(page, shown.step().epoch)
             expect(page.locator("#doing")).to_have_text("running")
         plugin.send_signal(signal.SIGINT)
-        assert plugin.wait(30) == 0
+        assert plugin.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.chromium
@@ -117,13 +118,13 @@ def test_who_may_not_read_the_token_is_asked_for_it(shown: Shown, tmp_path: Path
         with chromium.page(link) as (page, _):
             expect(page.get_by_role("dialog", name="Token")).to_be_visible()
         plugin.send_signal(signal.SIGINT)
-        assert plugin.wait(30) == 0
+        assert plugin.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "opened").read_text() == link
 
 
 def test_a_join_that_there_is_not_is_said(shown: Shown, tmp_path: Path) -> None:
     with opened(tmp_path, "1", "two") as plugin:
-        _, said = plugin.communicate(timeout=30)
+        _, said = plugin.communicate(timeout=PATIENCE_SECONDS)
     assert said == 'kubectl streamjoin: Error from server (NotFound): streamjoins.streamjoin.dev "two" not found\n'
     assert plugin.returncode == 1
 
@@ -179,7 +180,7 @@ def test_the_page_of_the_operator_is_that_of_the_pod_that_is_at_work(secret: str
                 expect(page.locator("#operator")).to_have_text("active")
                 expect(page.get_by_text("There are none.")).to_be_visible()
             plugin.send_signal(signal.SIGINT)
-            assert plugin.wait(30) == 0
+            assert plugin.wait(PATIENCE_SECONDS) == 0
 
 
 OPERATORS = """#!{python}

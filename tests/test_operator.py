@@ -39,6 +39,7 @@ from streamjoin_operator.reporting import transitions
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.template import merge
+from waiting import PATIENCE_SECONDS, wait_in_loop
 
 ROOT = Path(__file__).resolve().parent.parent
 TLS = {"tls": {"secretName": "one-tls"}}
@@ -885,12 +886,6 @@ class Clock:
         return self.now
 
 
-async def until(found: Any) -> None:
-    async with asyncio.timeout(20):
-        while not found():
-            await asyncio.sleep(0.001)
-
-
 class TestQueue:
     def run(self, story: Any) -> None:
         asyncio.run(story())
@@ -909,12 +904,12 @@ class TestQueue:
             task = asyncio.create_task(queue.run(4))
             for _ in range(5):
                 queue.put(("n", "a"))
-            await until(lambda: calls == 1)
+            await wait_in_loop("it is begun", lambda: calls == 1)
             queue.put(("n", "a"))
             queue.put(("n", "a"))
             assert calls == 1, "one worker at a time"
             gate.set()
-            await until(lambda: calls == 2 and queue.is_idle)
+            await wait_in_loop("it is done again", lambda: calls == 2 and queue.is_idle)
             task.cancel()
 
         self.run(story)
@@ -933,7 +928,7 @@ class TestQueue:
             task = asyncio.create_task(queue.run(1))
             queue.put(("n", "bad"))
             queue.put(("n", "good"))
-            await until(lambda: done)
+            await wait_in_loop("the other one is done", lambda: done)
             pauses = [queue._pause(("n", "bad"), ApiError(500, "", "")) for _ in range(9)]
             assert pauses == sorted(pauses)
             assert pauses[-1] == 60.0
@@ -948,12 +943,12 @@ class TestQueue:
             for ticks in range(8):
                 queue = Queue(reconcile)
                 task = asyncio.create_task(queue.run(5))
-                await asyncio.sleep(0.01)
+                await wait_in_loop("all wait", lambda queue=queue: queue.heartbeat)
                 queue.put(("n", "a"))
                 for _ in range(ticks):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
                 task.cancel()
-                done, _ = await asyncio.wait({task}, timeout=5)
+                done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
                 assert done, ticks
 
         self.run(story)

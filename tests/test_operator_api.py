@@ -6,7 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 import yaml
@@ -14,23 +14,32 @@ import yaml
 import http_stub
 from apiserver import ApiError, ApiServer, program
 from fault_proxy import FaultProxy
-from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster, wait_for
+from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster
 from operator_parts import Object
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.children import ledger as ledger_map
 from streamjoin_operator.resource import Resource
-from waiting import wait_for as wait_longer
+from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
 
 CHILDREN = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"]
+NEVER = 1e9
+"""Seconds; longer than any test."""
 CHILDREN_OF_ONE = dict.fromkeys(CHILDREN, 1) | {"ConfigMap": 3, "NetworkPolicy": 2, "Secret": 2, "ServiceAccount": 2}
 
 
+@contextmanager
+def never_audited() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamjoin_operator.main.AUDIT_SECONDS", NEVER)
+        yield
+
+
 def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest(cluster: Cluster) -> None:
-    with cluster.operator() as running:
+    with never_audited(), cluster.operator(resync_seconds=NEVER) as running:
         cluster.run()
         assert sorted(cluster.children()) == CHILDREN
         status = cluster.status()
@@ -38,10 +47,10 @@ def test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest
         tau = status["utilization"]
         assert (tau.pop("at")[:2], tau) == ("20", {"max": "0.50", "mean": "0.50", "source": "driver"})
         wait_for("rest", lambda: running.operator.queue is not None and running.operator.queue.is_idle)
-        versions, requests, polls = cluster.versions(), running.operator.metrics.sum_of_requests(), cluster.driver.polls
+        versions, requests, polls = cluster.versions(), running.of_joins(), cluster.driver.polls
         wait_for("polls of the driver", lambda: cluster.driver.polls >= polls + 6)
         assert cluster.versions() == versions
-        assert running.operator.metrics.sum_of_requests() == requests, "an idle join costs the API server nothing"
+        assert running.of_joins() == requests, "an idle join costs the API server nothing"
 
 
 def test_secrets_and_certificates_are_in_no_other_object(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,7 +88,7 @@ def test_load_is_followed_and_the_decision_is_kept_where_the_api_server_keeps_it
             def last() -> Object:
                 return dict((cluster.status().get("decisions") or [{}])[-1])
 
-            wait_longer("it grows, and what came true is known", lambda: "realizedUtilization" in last(), 120)
+            wait_for("it grows, and what came true is known", lambda: "realizedUtilization" in last())
             (decision,) = cluster.status()["decisions"]
             assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Applied")
             assert join.workers == decision["workersAfter"]

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -25,9 +23,9 @@ from streamjoin_operator.queue import Key, Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
 from test_operator_reconcile import NoPrometheus
+from waiting import wait_in_loop
 
 COUNT = 500 if ALL else 200
-DEADLINE_SECONDS = 120.0
 
 
 class BlackHole:
@@ -80,13 +78,6 @@ class Places(Settings):
         return Places.urls[name.startswith("good")]
 
 
-async def until(what: str, found: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.05)
-
-
 def test_hundreds_of_silent_drivers_neither_starve_the_others_nor_fail_liveness(hole: BlackHole, quick: None) -> None:
     driver = FakeDriver()
     Places.urls = (hole.url, driver.url)
@@ -132,12 +123,12 @@ def test_hundreds_of_silent_drivers_neither_starve_the_others_nor_fail_liveness(
         running = asyncio.create_task(queue.run(8))
         try:
             holes = [create(f"hole-{number}")[1] for number in range(COUNT)]
-            await until("all black holes are asked", lambda: at_work() and hole.connections >= COUNT)
+            await wait_in_loop("all black holes are asked", lambda: at_work() and hole.connections >= COUNT)
             keys = [create(name) for name in good]
-            await until("the others run", lambda: at_work() and phases(good) == {"Running": len(good)})
+            await wait_in_loop("the others run", lambda: at_work() and phases(good) == {"Running": len(good)})
             before = looked.copy()
-            await until("each of them is looked at again and again", lambda: at_work() and all(looked[k] > before[k] + 3 for k in keys))
-            await until("it is said of the black holes", lambda: at_work() and unreachable(cluster, holes) == COUNT)
+            await wait_in_loop("each is looked at again", lambda: at_work() and all(looked[key] > before[key] + 3 for key in keys))
+            await wait_in_loop("it is said of the black holes", lambda: at_work() and unreachable(cluster, holes) == COUNT)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -181,7 +172,7 @@ def test_a_silent_api_server_does_not_fail_liveness(
                     stuck.add(why)
                 return len(tried) == COUNT
 
-            await until("each was tried", at_work)
+            await wait_in_loop("each was tried", at_work)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -226,7 +217,7 @@ def test_names_that_are_known_to_be_slow_are_begun_only_so_many_at_a_time(monkey
         at_work.add(key)
         if min(rounds[("n", f"slow-{number}")] for number in range(10)):
             most[0] = max(most[0], len([one for one in at_work if rounds[one] > 1]))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # noqa: TID251 - this is what is slow
         at_work.discard(key)
         return 0.0
 
@@ -234,7 +225,7 @@ def test_names_that_are_known_to_be_slow_are_begun_only_so_many_at_a_time(monkey
         for number in range(10):
             queue.put(("n", f"slow-{number}"))
         queue.put(("n", "quick"))
-        await until("all come round", lambda: len(rounds) == 11 and min(rounds.values()) > 3 and rounds["n", "quick"] > 20)
+        await wait_in_loop("all come round", lambda: len(rounds) == 11 and min(rounds.values()) > 3 and rounds["n", "quick"] > 20)
 
     queued(reconcile, story)
     assert most[0] <= 3
@@ -252,7 +243,7 @@ def test_a_reconcile_that_never_ends_is_ended_and_tried_again(monkeypatch: pytes
 
     async def story(queue: Queue) -> None:
         queue.put(("n", "a"))
-        await until("it is tried again", lambda: len(calls) > 2)
+        await wait_in_loop("it is tried again", lambda: len(calls) > 2)
         assert queue.failing() == 1
         assert Health(queue).stuck() is None
 

@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from admission import webhook
-from operator_cluster import PATHS, STREAMJOINS, Cluster, Running, wait_for
+from operator_cluster import PATHS, STREAMJOINS, Cluster, Running
 from operator_parts import Object
 from streamjoin_operator import names
+from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,8 +16,9 @@ import pytest
 from playwright.sync_api import expect
 
 from browser import browser
-from operator_cluster import Cluster, wait_for
+from operator_cluster import Cluster
 from operator_parts import streamjoin
+from ports import free_ports
 from streamjoin_operator import plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.cost import Cost
@@ -28,6 +28,7 @@ from streamjoin_operator.queue import Queue
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.status_model import Status
 from streamjoin_operator.suspending import PageToken, Refused, Suspending
+from waiting import PATIENCE_SECONDS, wait_for
 
 AT = "2026-11-20T10:00:00+00:00"
 
@@ -153,7 +154,7 @@ def test_another_name_of_this_machine_is_refused(url: str) -> None:
 
 def answer(request: urllib.request.Request) -> Any:
     try:
-        return urllib.request.urlopen(request, timeout=20)
+        return urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
     except urllib.error.HTTPError as error:
         return error
 
@@ -181,15 +182,14 @@ def test_of_several_operators_the_one_that_is_at_work_is_found() -> None:
 
 @pytest.mark.apiserver
 def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster: Cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}/v1/streamjoins"
     with cluster.operator(page_port=port, price_per_executor_hour=0.5) as running:
         running.await_ready()
         cluster.run()
 
         def shown() -> Any:
-            found = json.loads(urllib.request.urlopen(address, timeout=20).read())["streamJoins"]
+            found = json.loads(urllib.request.urlopen(address, timeout=PATIENCE_SECONDS).read())["streamJoins"]
             return found and found[0]["utilization"] and found[0]
 
         join = wait_for("it is measured", shown)
@@ -199,7 +199,7 @@ def test_an_operator_serves_what_it_has_seen_and_no_longer_than_it_runs(cluster:
         assert join["cost"]["pricePerExecutorHour"] == 0.5
         assert ("Ready", "True") in [(one["type"], one["status"]) for one in join["conditions"]]
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(address, timeout=20)
+        urllib.request.urlopen(address, timeout=PATIENCE_SECONDS)
 
 
 def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **headers: str) -> tuple[int, Any]:
@@ -214,8 +214,7 @@ def asked(url: str, body: Any, token: str | None = None, method: str = "PUT", **
 def test_who_has_the_token_suspends_and_resumes_from_the_page(cluster: Cluster, tmp_path: Path) -> None:
     """At a real API server, with the rights that the chart gives."""
     token = tmp_path / "token"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     path = f"{url}/v1/streamjoins/{cluster.namespace}/one/suspend"
     with cluster.operator(page_port=port, page_token_file=str(token)) as running:
@@ -322,7 +321,7 @@ def test_what_is_being_deleted_is_not_suspended(seen: Seen) -> None:
 @pytest.mark.chromium
 def test_without_a_secret_the_page_only_shows(seen: Seen, url: str) -> None:
     seen.saw(running("orders", 2, "0.42"))
-    found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=20).read())
+    found = json.loads(urllib.request.urlopen(f"{url}/v1/streamjoins", timeout=PATIENCE_SECONDS).read())
     assert (found["mayWrite"], found["takesToken"]) == (False, False)
     with pytest.raises(Refused, match="this page only shows") as refused:
         PageToken("").require("Bearer anything")

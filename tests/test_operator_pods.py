@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from admission import webhook
-from operator_cluster import PATHS, Cluster, wait_for
+from operator_cluster import PATHS, Cluster
 from operator_parts import Object
 from streamjoin_operator import names
+from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from operator_cluster import Cluster, wait_for
+from operator_cluster import Cluster
 from operator_parts import Object, streamjoin, trial_status
 from streamjoin.cli import main as engine
 from streamjoin_operator import children, names
@@ -19,6 +19,7 @@ from streamjoin_operator.driver_files import driver_files
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from streamjoin_operator.trial import OPTIONS, State, outcome, trial_pod
+from waiting import wait_for
 
 UNPULLABLE = ("driver", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
 REFUSES = ("driver", {"terminated": {"exitCode": 2, "message": "/etc/streamjoin/streamjoin.yaml:9: spec.epoch.new: is not a field\n"}})

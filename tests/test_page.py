@@ -31,6 +31,7 @@ from streamjoin.cli import main
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.serve.admission import Request
 from streamjoin.serve.live import Board
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("pages")  # one browser for all
 PLANS = {8: {"workers": 2}, 17: {"workers": 4}, 26: {"workers": 3, "model": "square"}, 35: {"workers": 3}, 43: {"workers": 1}}
@@ -188,7 +189,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield run, found.removeprefix("page: ").strip()
         finally:
             run.send_signal(signal.SIGINT)
-            run.communicate(timeout=30)
+            run.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_the_link_that_a_run_prints_opens_its_page_and_nothing_else_does(manifest: Path, chromium: Browser) -> None:
@@ -197,7 +198,7 @@ def test_the_link_that_a_run_prints_opens_its_page_and_nothing_else_does(manifes
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
         for path in ("v1/live", "v1/plan", "v1/decisions"):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(address + path, timeout=20)
+                urllib.request.urlopen(address + path, timeout=PATIENCE_SECONDS)
             assert refused.value.code == 401
         with chromium.page(link) as (page, heard):
             expect(page.locator("#name")).to_have_text("shop")
@@ -255,7 +256,7 @@ def test_on_a_terminal_a_run_has_a_page_by_itself(manifest: Path) -> None:
         with contextlib.suppress(OSError):  # of Linux, where the other end is closed
             while os.read(ours, 1 << 16):
                 pass
-        _, told = run.communicate(timeout=60)
+        _, told = run.communicate(timeout=PATIENCE_SECONDS)
     os.close(ours)
     assert run.returncode == 0, told
     assert re.search(r"^page: http://127\.0\.0\.1:\d+/#token=\S{20,}$", told, re.MULTILINE)
@@ -350,7 +351,7 @@ def lies_in(place: float, parts: list[list[float]]) -> bool:
 def test_the_server_gives_away_nothing_but_the_page(shown: Shown) -> None:
     def fetched(path: str, **headers: str) -> tuple[int, str, Any]:
         try:
-            with urllib.request.urlopen(urllib.request.Request(shown.url + path, headers=headers), timeout=20) as answer:
+            with urllib.request.urlopen(urllib.request.Request(shown.url + path, headers=headers), timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode(), answer.headers
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), error.headers
@@ -367,7 +368,7 @@ def test_the_server_gives_away_nothing_but_the_page(shown: Shown) -> None:
 
 
 def test_who_follows_gets_each_section_as_it_is_and_is_told_of_the_end(shown: Shown) -> None:
-    connection = http.client.HTTPConnection(shown.url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(shown.url.removeprefix("http://"), timeout=PATIENCE_SECONDS)
     connection.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})
     answer = connection.getresponse()
     found: dict[str, Any] = {}
@@ -439,7 +440,7 @@ def test_a_run_does_nothing_for_a_page_that_nobody_looks_at() -> None:
 def test_more_than_so_many_pages_are_told_to_come_again(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamjoin.serve.live.MOST_FOLLOWERS", 1)
     where = shown.url.removeprefix("http://")
-    first, second = (http.client.HTTPConnection(where, timeout=20) for _ in range(2))
+    first, second = (http.client.HTTPConnection(where, timeout=PATIENCE_SECONDS) for _ in range(2))
     first.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})
     assert first.getresponse().readline().startswith(b"event: live")
     second.request("GET", "/v1/live", headers={"Accept": "text/event-stream"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from streamjoin.scheme import models, peeling
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import HANDSHAKE, INTERCHANGEABLE, MODELS, MOST_TASKS, Options, plan_for_tasks
 from streamjoin.scheme.region import held, volume
-from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from test_mapping import contains, grid
 from test_scheme import ALL, EQUAL, random_case, ranged, sampled, unknown
@@ -367,29 +366,14 @@ def test_new_labels_do_not_change_what_is_joined() -> None:
     assert [replace(area, task=0) for area in scheme.areas] == [replace(area, task=0) for area in grid(2, 2).areas]
 
 
-def test_sixteen_tasks_are_planned_in_a_fraction_of_a_second() -> None:
-    rng = np.random.default_rng(65)
-    statistics = sampled(rng.normal(0, 1e6, 20_000).astype(np.int64), rng.normal(0, 1e6, 20_000).astype(np.int64), 1000)
-    main = ranged(-50_000, 50_000)
-    current = planned(None, statistics, main, "adsp", 12).plan
-    heavier = Statistics((replace(statistics.sides[LEFT], tuples=50_000), SideStatistics(20_000, statistics.sides[RIGHT].histogram)))
-    begun = time.perf_counter()
-    planned(current, heavier, main, "adsp", 16)
-    # A few times what it takes, as the machine may be busy.
-    assert time.perf_counter() - begun < 2
-
-
 @pytest.mark.parametrize("main", [ranged(-5000, 5000), ranged(0, 0), ranged(1, None), ALL], ids=["band", "equality", "order", "all pairs"])
-def test_plans_of_a_thousand_tasks_are_tilings_made_in_seconds(main: MainPredicate) -> None:
+def test_plans_of_a_thousand_tasks_are_tilings(main: MainPredicate) -> None:
     rng = np.random.default_rng(74)
     keys = [np.sort(rng.integers(0, 10**6, 20_000)) for _ in range(2)]
     spread = [sampled(*[key * more // 10 for key in keys]) for more in (10, 11)]
     first, then = (Statistics(tuple(replace(side, tuples=1e9) for side in sampled_.sides)) for sampled_ in spread)
-    started = time.process_time()
     plan = planned(None, first, main, "adsp", 1000).plan
     result = planned(plan, then, main, "adsp", 1200)
-    # One to three seconds where nothing else runs; the margin is for machines that are busy or slow.
-    assert time.process_time() - started < 15
     assert plan.workers > 950
     assert result.migration.moved_tuples <= min(result.migration.naive_tuples, result.migration.identity_tuples)
     assert result.loads.max() <= 1.2 * result.loads.mean()

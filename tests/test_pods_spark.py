@@ -29,15 +29,13 @@ from streamjoin_operator.derived import derive
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 from test_driver_policy import policy_of
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.apiserver]
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "nobody-else-may-see-this"
 DRIVER_IP, EXECUTOR_IP = "127.0.0.3", "127.0.0.4"
 """Of their own, so that the ports are free."""
-RUNS = 200.0
-"""Seconds: two Java machines start, on a machine that may be busy."""
 
 Object = dict[str, Any]
 
@@ -184,7 +182,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
         pods.look()
         assert process.poll() is None, told()
         try:
-            text = urllib.request.urlopen(f"{url}/metrics", timeout=5).read().decode()
+            text = urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_SECONDS).read().decode()
         except OSError:
             return 0.0
         return max((float(line.split()[1]) for line in text.splitlines() if line.startswith(f"streamjoin_{metric}{{")), default=0.0)
@@ -195,25 +193,25 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     def put(workers: int) -> None:
         headers = {"Authorization": "Bearer token", "Content-Type": "application/json"}
         wish = urllib.request.Request(f"{url}/v1/plan", json.dumps({"workers": workers}).encode(), headers, method="PUT")
-        urllib.request.urlopen(wish, timeout=30)
+        urllib.request.urlopen(wish, timeout=PATIENCE_SECONDS)
 
     def told() -> str:
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(tmp_path.glob("*.log")))
 
-    wait_for("epochs are committed", lambda: epochs() >= 5, RUNS, every=0.5, told=told)
+    wait_for("epochs are committed", lambda: epochs() >= 5, every=0.5, told=told)
     assert len(pods.processes) == 1
     put(4)
-    wait_for("more workers join", lambda: read("workers") == 4, RUNS, every=0.5, told=told)
+    wait_for("more workers join", lambda: read("workers") == 4, every=0.5, told=told)
     assert len(pods.processes) == 2
     pods.lose()
-    wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 3, RUNS, every=0.5, told=told)
+    wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 3, every=0.5, told=told)
     before = epochs()
-    wait_for("the join goes on", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
-    wait_for("both of its workers came again", lambda: read("workers_ready") == 4, RUNS, every=0.5, told=told)
+    wait_for("the join goes on", lambda: epochs() >= before + 5, every=0.5, told=told)
+    wait_for("both of its workers came again", lambda: read("workers_ready") == 4, every=0.5, told=told)
     put(2)
-    wait_for("the end of an executor without workers", lambda: read("workers") == 2 and len(pods.running) == 1, RUNS, every=0.5, told=told)
+    wait_for("the end of an executor without workers", lambda: read("workers") == 2 and len(pods.running) == 1, every=0.5, told=told)
     before = epochs()
-    wait_for("the join goes on with the other", lambda: epochs() >= before + 5, RUNS, every=0.5, told=told)
+    wait_for("the join goes on with the other", lambda: epochs() >= before + 5, every=0.5, told=told)
     assert len(pods.processes) == 3, "no other took its place"
     for pod in pods.specified:
         labels = pod["metadata"]["labels"]
@@ -228,7 +226,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     assert SECRET not in seen
 
     process.send_signal(signal.SIGTERM)
-    wait_for("the driver ends", lambda: process.poll() is not None, RUNS, told=told)
+    wait_for("the driver ends", lambda: process.poll() is not None, told=told)
     assert process.returncode == 0, told()
 
     asked = api_server.asked(namespace, f"sj-{NAME}")

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 import alerts
-from prometheus_server import DEADLINE_SECONDS, Server, needs_prometheus, process, prometheus
-from waiting import wait_for
+from prometheus_server import Server, needs_prometheus, process, prometheus
+from waiting import PATIENCE_SECONDS, wait_for
 
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 
@@ -97,7 +97,7 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
         server = scraped(address)
         wait_for("six epochs are scraped", lambda: len(scraped_epochs()) >= 6)
         first.send_signal(signal.SIGTERM)
-        assert first.wait(DEADLINE_SECONDS) == 0
+        assert first.wait(PATIENCE_SECONDS) == 0
     before = epochs_of(tmp_path / "first")
     with process(tmp_path / "second", *command(address.rsplit(":", 1)[1])) as second:
         wait_for("five epochs of the second run are scraped", lambda: len(scraped_epochs() - set(before)) >= 5)
@@ -109,7 +109,7 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
         for rule in alerts.groups()[0]["rules"]:
             server.query(rule["expr"])  # that labels do not match shows only where there are series
         second.send_signal(signal.SIGTERM)
-        assert second.wait(DEADLINE_SECONDS) == 0
+        assert second.wait(PATIENCE_SECONDS) == 0
     lines = before | epochs_of(tmp_path / "second")
 
     def at(moment: float) -> dict[str, Any]:

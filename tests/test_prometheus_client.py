@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import http_stub
 from memory_cluster import MemoryCluster
 from operator_parts import Object, streamjoin
-from prometheus_server import command, free_address, needs_prometheus, process
+from ports import free_address
+from prometheus_server import command, needs_prometheus, process
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.measurement import Distrusted, Series
@@ -35,6 +36,7 @@ from streamjoin_operator.prometheus import PrometheusClient, forbidden
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
+from waiting import PATIENCE_SECONDS, wait_in_loop
 
 GOOD: Object = {
     "status": "success",
@@ -52,18 +54,20 @@ class Answers:
     status: int = 200
     body: bytes = json.dumps(GOOD).encode()
     headers: dict[str, str] = field(default_factory=dict)
-    pause: float = 0.0
+    is_silent: bool = False
+    """Nobody gets an answer before this is over."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
     @contextmanager
     def served(self, tls: ssl.SSLContext | None = None) -> Iterator[Answers]:
-        answers = self
+        answers, over = self, threading.Event()
 
         class Handler(http_stub.Handler):
             def do_GET(self) -> None:
                 answers.asked.append((self.path, self.headers.get("Authorization")))
-                time.sleep(answers.pause)
+                if answers.is_silent:
+                    over.wait()
                 self.answer(answers.status, answers.body, answers.headers)
 
             def do_PUT(self) -> None:
@@ -72,7 +76,10 @@ class Answers:
 
         with closing(http_stub.Served(Handler, tls)) as served:
             self.url = served.url
-            yield self
+            try:
+                yield self
+            finally:
+                over.set()
 
 
 def ask(url: str, told: Callable[[Reason | None], None] = lambda reason: None, **settings: Any) -> list[Series] | Distrusted:
@@ -123,15 +130,16 @@ BAD_DAYS: dict[str, tuple[Answers, Reason]] = {
     ),
     "a part of it": (Answers(body=json.dumps(GOOD | {"warnings": ["a store is down"]}).encode()), Reason.PrometheusUnusable),
     "cut short": (Answers(headers={"Content-Length": "100000"}), Reason.PrometheusUnreachable),
-    "slow": (Answers(pause=3.0), Reason.PrometheusSlow),
+    "slow": (Answers(is_silent=True), Reason.PrometheusSlow),
 }
 
 
 @pytest.mark.parametrize("name", BAD_DAYS)
 def test_an_answer_that_cannot_be_used_has_its_reason(name: str) -> None:
     answers, reason = BAD_DAYS[name]
+    seconds = 1.0 if answers.is_silent or "Content-Length" in answers.headers else PATIENCE_SECONDS
     with answers.served() as server:
-        found = ask(server.url, prometheus_timeout_seconds=1.0 if answers.pause or "Content-Length" in answers.headers else 5.0)
+        found = ask(server.url, prometheus_timeout_seconds=seconds)
     assert reason_of(found) in ({reason, Reason.PrometheusSlow} if name == "cut short" else {reason})
 
 
@@ -287,15 +295,14 @@ class Loop:
             wall=lambda: datetime.datetime.fromtimestamp(time.time() + self.ahead, datetime.UTC),
         )
 
-    async def until(self, what: str, found: Callable[[], Any], seconds: float = 60.0) -> None:
+    async def until(self, what: str, found: Callable[[], Any]) -> None:
         """Reconciles until it is so."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+
+        async def is_found() -> Any:
             await self.once()
-            if found():
-                return
-            await asyncio.sleep(0.2)
-        raise AssertionError(f"{what}: not within {seconds} s; {self.status.get('conditions')}")
+            return found()
+
+        await wait_in_loop(what, is_found, told=lambda: str(self.status.get("conditions")))
 
     async def once(self) -> None:
         for body in self.cluster.of("StreamJoin"):
@@ -497,9 +504,9 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
         server = ScaledServer(join)
         stack.callback(server.close)
         prometheus = RealPrometheus(tmp_path, stack, server.address)
-        loop = Loop(server, prometheus.url)
+        loop = Loop(server, prometheus.url, {"prometheus_timeout_seconds": PATIENCE_SECONDS})
         try:
-            await loop.until("the join grows", lambda: join.workers > 1, 120)
+            await loop.until("the join grows", lambda: join.workers > 1)
             workers = join.workers
             await loop.until("what came true is known", lambda: loop.status["decisions"][-1]["outcome"] == "Applied")
             asked = len(join.wishes)
@@ -514,10 +521,9 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
             for reason, spoil in faults:
                 join.spoil = spoil
                 await loop.until(reason, lambda reason=reason: loop.metrics == reason)
-                began = time.monotonic()
-                while time.monotonic() - began < 2:  # longer than scaleDownAfter
+                for _ in range(10):  # longer than scaleDownAfter
+                    loop.ahead += 0.2
                     await loop.once()
-                    await asyncio.sleep(0.2)
                 assert loop.metrics == reason
             join.spoil = lambda text: text
             prometheus.stop()
@@ -533,7 +539,7 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
             assert len(join.wishes) == asked, "nothing was decided by any of that"
             assert join.workers == workers
             join.spoil = lambda text: text
-            await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers, 120)
+            await loop.until("it has samples again, and the join shrinks", lambda: join.workers < workers)
         finally:
             await loop.close()
 
@@ -552,7 +558,7 @@ def test_a_real_prometheus_without_series_of_the_join_is_asked_what_else_it_has(
         server = ScaledServer(join)
         stack.callback(server.close)
         prometheus = RealPrometheus(tmp_path, stack, free_address())
-        loop = Loop(server, prometheus.url)
+        loop = Loop(server, prometheus.url, {"prometheus_timeout_seconds": PATIENCE_SECONDS})
 
         def says(reason: str, text: str) -> bool:
             return loop.metrics == reason and text in loop.said

@@ -27,6 +27,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 3000
@@ -90,7 +91,7 @@ def test_importing_loads_nothing_heavy() -> None:
         "import sys, streamjoin\nassert not {'pydantic', 'yaml', 'numpy'} & set(sys.modules), sys.modules\n"
         "streamjoin.Join\nprint(' '.join(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert not {"pyarrow", "pyspark", "duckdb", "numba", "obstore", "matplotlib", "rich", "click"} & set(done.stdout.split())
 
@@ -231,7 +232,7 @@ InboxSink.publish = dying
 for epoch in join_in(Path({str(inputs)!r})).run(runner="inline", until_idle=True):
     found.append(counted(epoch.results["near"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 9, done.stderr
     import pickle
 
@@ -420,7 +421,8 @@ def test_a_second_run_takes_over_and_the_first_says_so(inputs: Path) -> None:
 def test_the_example_finds_what_is_alike_and_a_second_run_nothing_new(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples/from_python.py")]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, timeout=180, check=True, cwd=tmp_path).stdout.splitlines() for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True, cwd=tmp_path).stdout.splitlines()
+        for _ in range(2)
     )
     epochs = [line for line in first if line.startswith("epoch")]
     assert len(epochs) == 10
@@ -474,7 +476,7 @@ def test_a_program_that_ends_with_a_run_left_open_ends_and_the_next_run_goes_on(
         manifest.write_text(MADE_UP.replace("OUT", f'"{out}"').replace("STATE", f'"{tmp_path / name}-state"'))
         if name == "in two":
             command = [sys.executable, "-c", LEFT_OPEN, str(manifest), runner]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
             assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: the program's own")
         with streamjoin.Join.read(manifest).run(runner="inline", until_idle=True) as run:
             assert run.wait() is streamjoin.Reason.IDLE

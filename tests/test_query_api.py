@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from pyarrow import ipc
 
 from harness import manifest_text
+from ports import free_ports
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
@@ -39,7 +40,7 @@ from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.server import DriverServer
 from streamjoin_operator import plugin
 from test_query_sql import OPTIONS, Asked
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.xdist_group("query")  # one join and one server for all
 ARROW = Form.ARROW.value
@@ -70,7 +71,7 @@ def where(url: str) -> tuple[str, int]:
 def post(
     url: str, body: Any, *, method: str = "POST", path: str = "/v1/query", **headers: str
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection(*where(url), timeout=60)
+    connection = http.client.HTTPConnection(*where(url), timeout=PATIENCE_SECONDS)
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection.request(method, path, sent, {name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
@@ -176,7 +177,7 @@ def test_queries_are_answered_by_a_modest_process_of_their_own_which_is_replaced
             wait_for("the query runs", lambda: worker.cpu_times().user > before + 0.05 and not asking.done())  # others go before it
             worker.kill()
             with pytest.raises(QueryError, match="the query's process ended with -9"):
-                asking.result(60)
+                asking.result(PATIENCE_SECONDS)
         assert own.ask("SELECT 2 AS two", Form.JSON, rows=9, seconds=30).body == b'{"two":2}\n'
     assert {child.pid for child in workers()} <= others
 
@@ -213,7 +214,7 @@ def test_queries_wait_for_a_process_and_too_many_are_turned_away(join: Asked, mo
         assert {error.why for error in errors} == {Why.SLOW, Why.BUSY}
         assert any("queries wait already" in str(error) for error in errors)
         answers = [threads.submit(own.ask, f"SELECT {number} AS n", Form.JSON, rows=9, seconds=30) for number in range(3)]
-        assert [json.loads(one.result(60).body)["n"] for one in answers] == [0, 1, 2]
+        assert [json.loads(one.result(PATIENCE_SECONDS).body)["n"] for one in answers] == [0, 1, 2]
 
 
 def invoke(*arguments: str) -> Result:
@@ -253,8 +254,7 @@ def test_the_command_prints_tables_json_and_arrow_files(
 
 
 def test_the_command_says_what_is_wrong_with_its_target(tmp_path: Path, server: DriverServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     gone = invoke("query", f"http://127.0.0.1:{port}", "SELECT 1")
     assert (gone.exit_code, "look whether the join, or streamjoin serve, runs there" in gone.stderr) == (Exit.FAILED, True)
     missing = invoke("query", str(tmp_path / "none.yaml"), "SELECT 1")
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_a_query_at_once(manifest: Path) -> None:
     with started("query", str(manifest), ENDLESS) as process:
         wait_for("the query runs", lambda: psutil.Process(process.pid).cpu_times().user > 2)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, said) == (Exit.INTERRUPTED, "streamjoin: stopped; what is above is not the whole answer\n")
 
 
@@ -286,7 +286,7 @@ def test_serve_answers_from_the_storage_alone_until_it_is_told_to_end(manifest: 
             answers = list(threads.map(lambda number: post(url, {"sql": f"SELECT count(*) + {number} AS n FROM l"}), range(8)))
         assert [json.loads(body)["n"] for _, _, body in answers] == [1600 + number for number in range(8)]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == Exit.DONE
+        assert process.wait(PATIENCE_SECONDS) == Exit.DONE
     refused = invoke("serve", str(manifest), "--address", "203.0.113.1", "--port", "1")
     assert (refused.exit_code, "cannot be listened on" in refused.stderr) == (Exit.USAGE, True)
 

@@ -36,7 +36,7 @@ from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.serve.server import DriverServer
 from streamjoin.state.storage import ObjectStorage
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.xdist_group("follow")  # one join for all
 QUICK = FollowLimits(heartbeat_seconds=0.2, look_seconds=0.05)
@@ -63,7 +63,7 @@ class Server:
     followers: Followers
 
     def open(self, path: str, **headers: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=PATIENCE_SECONDS)
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         return connection.getresponse()
 
@@ -212,7 +212,7 @@ def test_what_comes_is_followed_through_the_death_of_its_driver(tmp_path: Path) 
             driver.step(final=True)
             driver.stop()
             server.followers.finish(is_over=True, seconds=60)
-            reader.join(60)
+            reader.join(PATIENCE_SECONDS)
         assert found[-1].kind == "end"
         assert pairs(found) == written(root, "b > 2") != Counter()
     assert any(key.startswith("died") for key in counts), counts

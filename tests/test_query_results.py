@@ -40,6 +40,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_join_property import KINDS, make_input
 from test_many_streams import Far
+from waiting import PATIENCE_SECONDS
 
 CASES = how_many(24)
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -202,7 +203,7 @@ def test_results_are_followed_as_snapshots_come_and_gone_on_with(tmp_path: Path)
             found.append(json.loads(process.stdout.readline())["_snapshot"])
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
     found += [json.loads(line)["_snapshot"] for line in rest.splitlines()]
     whole = Counter(row for (row,) in rows(job, ObjectStorage(str(tmp_path / "state")), "SELECT _snapshot FROM found"))
     assert Counter(found) == whole

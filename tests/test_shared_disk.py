@@ -11,6 +11,7 @@ import pytest
 
 from disk import Keeps
 from shared_disk import SharedDisk
+from waiting import PATIENCE_SECONDS
 
 PROCESS = """
 import sys
@@ -44,7 +45,7 @@ LEFT: dict[Keeps, dict[str, bytes]] = {
 def run(root: Path, text: str) -> int:
     path = [str(Path(__file__).parent), *sys.path]
     command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path!r}\n{PROCESS}{text}", str(root)]
-    return subprocess.run(command, check=False, timeout=60).returncode
+    return subprocess.run(command, check=False, timeout=PATIENCE_SECONDS).returncode
 
 
 @pytest.mark.parametrize("keeps", Keeps)

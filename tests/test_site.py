@@ -17,9 +17,9 @@ import pytest
 import streamjoin
 from pages import ROOT
 from streamjoin.cli import main
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("site")  # built once
-SECONDS = 240
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 """Elements with an address that browsers fetch by themselves; links are fetched by their readers, but for those of ``FETCHED``."""
 FETCHED = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "manifest"}
@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import PATIENCE_SECONDS
+
 TESTS = Path(__file__).resolve().parent
 
 MODULE = """
@@ -39,7 +41,7 @@ def run(directory: Path, module: str, *, strict: bool) -> tuple[int, list[str]]:
     environment = {**os.environ, **alone, "STREAMJOIN_NO_SKIPS": str(int(strict))}
     plugins = (f"-p{name}" for name in ("skips", "xdist", "no:cacheprovider"))
     command = [sys.executable, "-m", "pytest", *plugins, "-n1", "--rootdir=.", "-c", os.devnull]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     return done.returncode, done.stdout.splitlines()
 
 

@@ -22,6 +22,7 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner, SparkSettings, cause_of
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
+from waiting import PATIENCE_SECONDS
 from worker_processes import executors
 
 pytestmark = pytest.mark.spark
@@ -152,7 +153,7 @@ def test_a_driver_that_is_killed_at_any_step_is_resumed(tmp_path: Path) -> None:
 
 def run_victim(root: Path, step: str, visit: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(HERE / "victim.py"), str(root), step, str(visit)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def test_the_cause_of_a_spark_failure_is_its_python_exception() -> None:

@@ -27,7 +27,7 @@ from streamjoin.runner import pool
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.storage import ObjectStorage
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 from worker_processes import ProcessRunner
 
 pytestmark = pytest.mark.xdist_group("hosts")  # one process forks all hosts
@@ -186,9 +186,9 @@ def test_a_blocked_driver_says_so_and_ends_and_the_next_one_goes_on(step: str, t
             driver.step()
 
     threading.Thread(target=run, daemon=True).start()
-    assert blocked.there.wait(30)
+    assert blocked.there.wait(PATIENCE_SECONDS)
     with Watchdog(lambda: driver.pulse.activity, lambda activity: (ends.append(activity), over.set()), poll_seconds=0.02):
-        assert over.wait(30)
+        assert over.wait(PATIENCE_SECONDS)
     assert [(end.step, end.waits_for) for end in ends] == [(step, ())]
     assert f"stalled in step {step}" in ends[0].sentence
     assert ends[0].epoch == 1
@@ -214,7 +214,7 @@ def test_a_process_that_has_slept_is_not_ended(tmp_path: Path) -> None:
     ends: list[Activity] = []
     with Watchdog(activity, ends.append, poll_seconds=0.001):
         for _ in range(4 * BEATS):
-            assert beats.acquire(timeout=30)
+            assert beats.acquire(timeout=PATIENCE_SECONDS)
     assert ends == []
 
 
@@ -273,7 +273,7 @@ def test_a_worker_that_never_answers_fails_the_epoch_by_name_and_is_replaced(
     if stalled["waitsFor"]:  # it is being given up else
         assert any(f"worker at place 1 (process {silent}" in worker for worker in stalled["waitsFor"])
     runner.hosts.first.clear()
-    stepping.join(60)
+    stepping.join(PATIENCE_SECONDS)
     (failure,) = failures
     assert failure.stalled
     assert f"worker at place 1 (process {silent} on " in str(failure)

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, free_ports, program, running
+from apiserver import ApiError, ApiServer, program, running
 from converting import Converting, converting
 from documents import parsed
 from operator_cluster import Running
 from operator_parts import contained
+from ports import free_ports
 from service_proxy import ServiceProxy
 from streamjoin.manifest.versions import FORMER, NEWEST
 from streamjoin_operator import storage_version
@@ -68,7 +69,7 @@ def _without_definitions(server: ApiServer) -> Iterator[None]:
     # To delete what is stored in another version, the API server would ask for a conversion.
     server.admin.patch(DEFINITION, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
     server.admin.delete(DEFINITION)
-    wait_for("the definition is gone", lambda: not server.admin.exists(DEFINITION), DEADLINE_SECONDS)
+    wait_for("the definition is gone", lambda: not server.admin.exists(DEFINITION))
 
 
 def released(chart: Path = CHART) -> Object:
@@ -101,7 +102,7 @@ def specs(server: ApiServer, version: str) -> dict[str, Object]:
                 raise
         return bool(answers)
 
-    wait_for("an answer", is_answered, DEADLINE_SECONDS)
+    wait_for("an answer", is_answered)
     return {body["metadata"]["name"]: body["spec"] for body in answers[0]}
 
 
@@ -166,13 +167,13 @@ def mounted(server: ApiServer, directory: Path) -> None:
 def test_from_the_release_before_to_this_one_and_back_all_stay_readable(server: ApiServer, tmp_path: Path) -> None:
     (server.proxy.port,) = free_ports(1)
     helm(server, "install", "sj", str(RELEASE / "chart"))
-    wait_for("StreamJoins are served", lambda: server.admin.serves(PATHS[FORMER]), DEADLINE_SECONDS)
+    wait_for("StreamJoins are served", lambda: server.admin.serves(PATHS[FORMER]))
     for body in examples().values():
         server.admin.create(PATHS[FORMER], body, fieldValidation="Strict")
     before = specs(server, FORMER)
     with Reader(server):
         helm(server, "upgrade", "sj", str(CHART))
-        wait_for("the new definition is there", lambda: "conversion" in server.admin.get(DEFINITION)["spec"], DEADLINE_SECONDS)
+        wait_for("the new definition is there", lambda: "conversion" in server.admin.get(DEFINITION)["spec"])
         webhook = server.admin.get(DEFINITION)["spec"]["conversion"]["webhook"]["clientConfig"]
         assert webhook["service"] == {"namespace": OPERATORS, "name": f"{ACCOUNT}-convert", "path": "/convert", "port": 443}
         # Nobody converts yet. The operator of the release before and its users need nobody to.
@@ -186,7 +187,7 @@ def test_from_the_release_before_to_this_one_and_back_all_stay_readable(server: 
 
         with operating(server, tmp_path, "v1beta1") as operator:
             operator.await_ready()
-            wait_for("all are stored anew", lambda: stored_versions(server) == ["v1beta1"], DEADLINE_SECONDS)
+            wait_for("all are stored anew", lambda: stored_versions(server) == ["v1beta1"])
             assert set(versions_in_etcd(server).values()) == {NEWEST}
             shown = specs(server, NEWEST)
             for each, spec in before.items():
@@ -213,11 +214,11 @@ def test_from_the_release_before_to_this_one_and_back_all_stay_readable(server: 
     assert base64.b64decode(trusted) == another["ca.crt"]
     assert another["ca.crt"].endswith(certificate["ca.crt"].strip()), "the pod has the certificate before for some time"
     with operating(server, tmp_path, "v1alpha1"):
-        wait_for("all are stored as before", lambda: stored_versions(server) == ["v1alpha1"], DEADLINE_SECONDS)
+        wait_for("all are stored as before", lambda: stored_versions(server) == ["v1alpha1"])
     assert set(versions_in_etcd(server).values()) == {FORMER}
     helm(server, "rollback", "sj", "1")
-    wait_for("the old definition is served", lambda: len(server.admin.get(DEFINITION)["spec"]["versions"]) == 1, DEADLINE_SECONDS)
-    wait_for("and alone", lambda: not server.admin.serves(PATHS[NEWEST]), DEADLINE_SECONDS)
+    wait_for("the old definition is served", lambda: len(server.admin.get(DEFINITION)["spec"]["versions"]) == 1)
+    wait_for("and alone", lambda: not server.admin.serves(PATHS[NEWEST]))
     after = specs(server, FORMER)
     for each, spec in before.items():
         assert after[each] == spec
@@ -265,7 +266,7 @@ def settled(server: ApiServer, stored: str) -> None:
         server.admin.patch(f"{PATHS[NEWEST]}/{name}", {"metadata": {"annotations": {"looked": None}}})
         return SHORT[versions_in_etcd(server)[name]] == stored
 
-    wait_for("it is stored so", is_stored_so, DEADLINE_SECONDS)
+    wait_for("it is stored so", is_stored_so)
 
 
 @pytest.mark.parametrize(("stored", "wanted"), [("v1alpha1", "v1beta1"), ("v1beta1", "v1alpha1")])

@@ -20,12 +20,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from http_stub import Handler, Served
-from prometheus_server import DEADLINE_SECONDS, needs_prometheus, process, prometheus
+from prometheus_server import needs_prometheus, process, prometheus
 from streamjoin.cli import main
 from streamjoin.simulation.recording import Observation, record
 from streamjoin.simulation.run import imbalance
 from streamjoin.simulation.traffic import TraceError, generate, read_trace
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:
@@ -355,17 +355,19 @@ def test_prometheus_a_running_join_and_its_json_lines_give_the_same_rates(tmp_pa
                 seen = epochs()
                 wait_for("more epochs", lambda: epochs() >= seen + 24)
                 recording.send_signal(signal.SIGINT)
-                assert recording.wait(DEADLINE_SECONDS) == 0, (tmp_path / "recorder" / "stderr").read_text()
+                assert recording.wait(PATIENCE_SECONDS) == 0, (tmp_path / "recorder" / "stderr").read_text()
             ended = time.time()
             begin, end = (datetime.fromtimestamp(moment, UTC).isoformat() for moment in (began, ended))
             past = run("--prometheus", server._url, "--name", "seen", "--from", begin, "--to", end, "--step", "500ms")
             other = run("--prometheus", server._url, "--name", "other", "--step", "10s")
         running.send_signal(signal.SIGTERM)
-        assert running.wait(DEADLINE_SECONDS) == 0
+        assert running.wait(PATIENCE_SECONDS) == 0
     assert past.exit_code == 0, past.output
     assert (other.exit_code, "it has seen: give one as --name" in other.stderr) == (3, True)
     lines = run(str(tmp_path / "run" / "stdout"), "--step", "500ms")
     assert lines.exit_code == 0, lines.output
+    printed = [json.loads(line) for line in (tmp_path / "run" / "stdout").read_text().splitlines()]
+    accepted = [line["streams"][0]["accepted"] for line in printed if line["event"] == "epoch"]
     for text in (out.read_text(), past.stdout, lines.stdout):
         header, *rows = [line.split(",") for line in text.splitlines()]
         assert header == ["time_s", "left_rate", "right_rate", "skew", "hot"]
@@ -374,8 +376,6 @@ def test_prometheus_a_running_join_and_its_json_lines_give_the_same_rates(tmp_pa
         left, right = (float(np.trapezoid([float(row[column]) for row in rows], times)) for column in (1, 2))
         # Both streams are counted by the same commits, however late these are; how many tuples a time has depends on when they come.
         assert left / right == pytest.approx(4, rel=0.1)
-        assert left / times[-1] == pytest.approx(2000, rel=0.5)
-    printed = [json.loads(line) for line in (tmp_path / "run" / "stdout").read_text().splitlines()]
-    accepted = [line["streams"][0]["accepted"] for line in printed if line["event"] == "epoch"]
+        assert left < 1.1 * sum(accepted)
     # The last trace is that of the lines: all that came after the first epoch.
     assert left == pytest.approx(sum(accepted[1:]), rel=0.1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver import DEADLINE_SECONDS, ApiError, ApiServer, program, running
+from apiserver import ApiError, ApiServer, program, running
 from documents import parsed
 from operator_cluster import PATHS, STREAMJOINS, Cluster, converted
 from operator_parts import FakeDriver, Object, contained, joins_of_before, streamjoin
@@ -52,7 +52,7 @@ def _without_definitions(server: ApiServer) -> Iterator[None]:
     for found in server.admin.get(DEFINITIONS)["items"]:
         path = f"{DEFINITIONS}/{found['metadata']['name']}"
         server.admin.delete(path)
-        wait_for("the definition is gone", lambda path=path: not server.admin.exists(path), DEADLINE_SECONDS)
+        wait_for("the definition is gone", lambda path=path: not server.admin.exists(path))
 
 
 @pytest.fixture(params=RELEASES, ids=[path.name for path in RELEASES])
@@ -108,7 +108,7 @@ def patiently(ask: Callable[[], Any]) -> Any:
                 raise
         return bool(answers)
 
-    wait_for("an answer", is_answered, DEADLINE_SECONDS)
+    wait_for("an answer", is_answered)
     return answers[0]
 
 
@@ -133,7 +133,7 @@ def revalidated(server: ApiServer) -> None:
 
 def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(server: ApiServer, release: Path) -> None:
     helm(server, "install", "sj", str(release / "chart"))
-    wait_for("StreamJoins are served", lambda: server.admin.serves(FORMER.format("joins")), DEADLINE_SECONDS)
+    wait_for("StreamJoins are served", lambda: server.admin.serves(FORMER.format("joins")))
     assert not is_newer(server)
     given = {body["metadata"]["name"]: body for body in examples(release)}
     for body in given.values():
@@ -144,7 +144,7 @@ def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(serv
         server.admin.patch(f"{FORMER.format('joins')}/{name}/status", {"status": status})
 
     helm(server, "upgrade", "sj", str(CHART))
-    wait_for("the new definition is served", lambda: is_newer(server), DEADLINE_SECONDS)
+    wait_for("the new definition is served", lambda: is_newer(server))
     upgraded = objects(server)
     for name, body in made.items():
         assert upgraded[name]["metadata"]["uid"] == body["metadata"]["uid"]
@@ -157,7 +157,7 @@ def test_helm_upgrades_and_rolls_back_with_every_streamjoin_there_and_valid(serv
     server.admin.create(FORMER.format("joins"), newer, fieldValidation="Strict")
 
     helm(server, "rollback", "sj", "1")
-    wait_for("the old definition is served", lambda: not is_newer(server), DEADLINE_SECONDS)
+    wait_for("the old definition is served", lambda: not is_newer(server))
     back = objects(server)
     assert set(back) == {*given, "newer"}
     for name, body in made.items():
@@ -172,7 +172,7 @@ def test_objects_of_this_release_are_valid_under_the_older_definition_in_what_bo
     server.install_crd(upgraded(server))
     made = [server.admin.create(FORMER.format("joins"), body, fieldValidation="Strict") for body in examples(release)]
     server.install_crd(defined(release / "chart"))
-    wait_for("the old definition is served", lambda: not is_newer(server), DEADLINE_SECONDS)
+    wait_for("the old definition is served", lambda: not is_newer(server))
     for body in made:
         found = objects(server)[body["metadata"]["name"]]
         wanted = meaning(body)
@@ -203,25 +203,25 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
         assert "status.phase: Paused" in warning
         version, polls = cluster.get()["metadata"]["resourceVersion"], driver.polls
         writes = running.requests("apply", "patch", "create", "delete")
-        wait_for("some polls", lambda: driver.polls >= polls + 6, DEADLINE_SECONDS)
+        wait_for("some polls", lambda: driver.polls >= polls + 6)
         assert running.requests("apply", "patch", "create", "delete") == writes, "what cannot be stored is not written for ever"
         assert cluster.get()["metadata"]["resourceVersion"] == version
         cluster.change({"checkpoint": {"onDelete": "Delete"}})
-        wait_for("its finalizer", lambda: cluster.get()["metadata"].get("finalizers"), DEADLINE_SECONDS)
+        wait_for("its finalizer", lambda: cluster.get()["metadata"].get("finalizers"))
         cluster.admin.delete(f"{cluster.streamjoins}/one")
         removing = ("True", "StateRemoving")
-        wait_for("its phase is not known, and it goes", lambda: cluster.condition("Progressing") == removing, DEADLINE_SECONDS)
+        wait_for("its phase is not known, and it goes", lambda: cluster.condition("Progressing") == removing)
         cluster.change({"checkpoint": {"onDelete": "Retain"}})
-        wait_for("it is gone", lambda: not cluster.admin.exists(f"{cluster.streamjoins}/one"), DEADLINE_SECONDS)
+        wait_for("it is gone", lambda: not cluster.admin.exists(f"{cluster.streamjoins}/one"))
 
         cluster.submit("two", joins=joins_of_before())
         cluster.ready("sj-two")
-        wait_for("another runs", lambda: cluster.condition("Ready", "two") == ("True", "JoinRunning"), DEADLINE_SECONDS)
+        wait_for("another runs", lambda: cluster.condition("Ready", "two") == ("True", "JoinRunning"))
         server.install_crd(upgraded(server))
-        wait_for("nothing is lacking", lambda: cluster.condition("Degraded", "two") == ("False", "FormerName"), DEADLINE_SECONDS)
+        wait_for("nothing is lacking", lambda: cluster.condition("Degraded", "two") == ("False", "FormerName"))
         before = cluster.child("Deployment", "sj-two")["spec"]
         cluster.change({"joins": streamjoin()["spec"]["joins"]}, "two")
-        wait_for("it is renamed", lambda: cluster.condition("Degraded", "two") == ("False", "Healthy"), DEADLINE_SECONDS)
+        wait_for("it is renamed", lambda: cluster.condition("Degraded", "two") == ("False", "Healthy"))
         assert cluster.child("Deployment", "sj-two")["spec"] == before
 
 
@@ -245,16 +245,16 @@ def test_a_driver_of_an_older_operator_runs_on_until_its_successor_has_come_up(
     cluster.trial = ("driver", {"waiting": {"reason": "ErrImagePull", "message": "no such image"}})
     with cluster.operator():
         failing = ("True", "NewTemplateFails")
-        wait_for("its successor fails", lambda: cluster.condition("Degraded") == failing, DEADLINE_SECONDS)
+        wait_for("its successor fails", lambda: cluster.condition("Degraded") == failing)
         assert cluster.condition("Ready") == ("True", "JoinRunning")
         assert cluster.child("Deployment")["spec"] == before["Deployment"]["spec"]
         assert cluster.child("ConfigMap")["data"] == before["ConfigMap"]["data"], "which its driver reads when it is started again"
         cluster.trial = None
         cluster.change({"image": "engine:2"})
         generation = before["Deployment"]["metadata"]["generation"]
-        wait_for("it is replaced", lambda: cluster.child("Deployment")["metadata"]["generation"] > generation, DEADLINE_SECONDS)
+        wait_for("it is replaced", lambda: cluster.child("Deployment")["metadata"]["generation"] > generation)
         cluster.ready()
-        wait_for("it runs", lambda: cluster.condition("Degraded") == ("False", "FormerName"), DEADLINE_SECONDS)
+        wait_for("it runs", lambda: cluster.condition("Degraded") == ("False", "FormerName"))
 
 
 OLD_GROUP = "older.streamjoin.dev"

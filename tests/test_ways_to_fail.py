@@ -17,7 +17,6 @@ from apiserver import ApiError, ApiServer
 from operator_cluster import Cluster, install
 from operator_parts import FakeDriver, parsed_once
 from stepped_cluster import SteppedCluster, stepped
-from streamjoin_operator import driver as drivers
 from streamjoin_operator import plugin
 from streamjoin_operator.reasons import Reason
 from ways_to_fail import WAYS, Way, table, unscheduled
@@ -64,13 +63,6 @@ def starting(server: ApiServer) -> Iterator[SteppedCluster]:
         world.settle()
         yield world
     driver.close()
-
-
-@pytest.fixture(autouse=True)
-def _quick_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still while a driver that never answers is waited for."""
-    monkeypatch.setattr(drivers, "CONNECT_SECONDS", 0.3)
-    monkeypatch.setattr(drivers, "TIMEOUT_SECONDS", 1.5)
 
 
 @pytest.mark.apiserver

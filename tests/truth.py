@@ -150,7 +150,7 @@ class Late:
     @property
     def ready(self) -> int:
         if self._there < self._wanted and self._clock() - self._asked_at >= self._start_seconds:
-            wait_for(f"{self._wanted} workers", lambda: self._inner.ready >= self._wanted, 120)
+            wait_for(f"{self._wanted} workers", lambda: self._inner.ready >= self._wanted)
             self._there = self._wanted
         return self._there
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from streamjoin.manifest.packages import DELTA, missing_package
 from streamjoin_operator import names
@@ -226,14 +227,14 @@ def await_refusal(world: SteppedCluster, said: str, of: str = "pods") -> None:
     """The API server's caches take a moment to see a new quota or webhook: until it refuses an object, which is not made."""
     from waiting import wait_for
 
-    wait_for(f"it refuses: {said}", lambda: is_refused(world, said, of), 20)
+    wait_for(f"it refuses: {said}", lambda: is_refused(world, said, of))
 
 
 def await_admission(world: SteppedCluster, said: str, of: str = "pods") -> None:
     """And to see that it is gone, while the world's clock, which goes by steps, would go on."""
     from waiting import wait_for
 
-    wait_for(f"it does not refuse any more: {said}", lambda: not is_refused(world, said, of), 60)
+    wait_for(f"it does not refuse any more: {said}", lambda: not is_refused(world, said, of))
 
 
 def is_refused(world: SteppedCluster, said: str, of: str) -> bool:
@@ -459,7 +460,7 @@ def await_right(world: SteppedCluster, verb: str, resource: str, group: str, is_
     from waiting import wait_for
 
     server = world.cluster.server
-    wait_for("the right", lambda: server.allowed(world.namespace, SERVICE_ACCOUNT, verb, resource, group) is is_there, 20)
+    wait_for("the right", lambda: server.allowed(world.namespace, SERVICE_ACCOUNT, verb, resource, group) is is_there)
 
 
 @way(
@@ -1158,7 +1159,7 @@ def no_connection(world: SteppedCluster) -> Iterator[None]:
         one.setblocking(False)
         one.connect_ex(listening.getsockname())
         waiting_in_line.append(one)
-    with elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
+    with patch("streamjoin_operator.driver.CONNECT_SECONDS", 0.3), elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
         yield
     for one in (listening, *waiting_in_line):
         one.close()
@@ -1184,7 +1185,7 @@ def nobody_listens(world: SteppedCluster) -> Iterator[None]:
 )
 def driver_hangs(world: SteppedCluster) -> Iterator[None]:
     listening = socket.create_server(("127.0.0.1", 0), backlog=16)
-    with elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
+    with patch("streamjoin_operator.driver.TIMEOUT_SECONDS", 1.5), elsewhere(world, f"http://127.0.0.1:{listening.getsockname()[1]}"):
         yield
     listening.close()
 

@@ -114,7 +114,10 @@ class Lease:
         self._renewed_at = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                await self._api.replace(LEASE, self._body("", 1))
+                # A renewal that was broken off may have been stored, and its answer lost.
+                self._known = await self._api.get(LEASE, self._namespace, self._name)
+                if ((self._known or {}).get("spec") or {}).get("holderIdentity") == self._holder:
+                    await self._api.replace(LEASE, self._body("", 1))
         except (ApiError, TimeoutError) as error:
             log.warning("Lease %s/%s was not released: %s", self._namespace, self._name, error or "no answer")
 

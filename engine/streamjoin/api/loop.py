@@ -205,6 +205,7 @@ class Loop:
         run_seconds: float | None = None,
         pauses: tuple[float, ...] = PAUSES,
         decision: Callable[[], Decision | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``decision``: the autoscaler's last one."""
         self._driver = driver
@@ -216,6 +217,7 @@ class Loop:
         self._until_idle = until_idle
         self._run_seconds = run_seconds
         self._pauses = pauses
+        self._clock = clock
         self._warned: frozenset[str] = frozenset()
 
     def run(self) -> None:
@@ -250,14 +252,14 @@ class Loop:
         deadline: float | None = None
         idle = 0.0
         while not self._stop.is_set():
-            began = time.monotonic()
+            began = self._clock()
             done = self._attempts(final=False)
             if done is None and self._until_idle:
                 done = self._attempts(final=True)
                 if done is None and self._driver.exhausted:
                     self._tell_warnings()
                     return Reason.IDLE
-            now = time.monotonic()
+            now = self._clock()
             if done is None:
                 self._tell_warnings()
             else:
@@ -271,9 +273,9 @@ class Loop:
             if done is not None and sum(done.result.backlog) > 0:
                 continue
             idle = min(max(FIRST_ASK_SECONDS, 2 * idle), MOST_ASK_SECONDS) if done is None else 0.0
-            wait = max(idle, began + self._interval - time.monotonic())
+            wait = max(idle, began + self._interval - self._clock())
             if deadline is not None:
-                wait = min(wait, max(0.0, deadline - time.monotonic()))
+                wait = min(wait, max(0.0, deadline - self._clock()))
             self._tell(Waiting())
             self._stop.wait(wait)
         return Reason.STOPPED
