@@ -136,6 +136,31 @@ def test_wide_tuples_come_in_chunks_of_fewer_pairs() -> None:
     assert all(1 << 26 < size <= 1 << 27 for size in sizes), sizes
 
 
+@pytest.mark.parametrize("residual", [None, "length(orders.currency) > 0"])
+def test_wide_tuples_among_narrow_ones_come_in_chunks_of_fewer_pairs(residual: str | None) -> None:
+    """The average says nothing of them: 20 of 20,000 tuples have all the bytes, and are a quarter of the pairs."""
+    rng = random.Random(5)
+    narrow = [{"id": i, "price": 100 * i, "currency": "x", "time": 0} for i in range(20_000)]
+    wide: list[Row] = [{"id": i, "price": 50, "currency": chr(97 + i) * 200_000, "time": 0} for i in range(20)]
+    partners: list[Row] = [{"id": i, "price": 50, "currency": rng.choice("ab"), "time": 0} for i in range(300)]
+    select = ("orders.id AS a", "payments.id AS b", "orders.currency AS text", "concat(orders.currency, orders.currency) AS twice")
+    batches = list(joiner(select=select, residual=residual).join(run_of([*narrow, *wide]), run_of(partners)))
+    assert max(batch.nbytes for batch in batches) <= 1 << 27
+    assert len(batches) < 60
+    found = [(row["a"], row["b"], len(row["text"]), len(row["twice"])) for batch in batches for row in batch.to_pylist()]
+    assert sorted(found) == [(a, b, 200_000, 400_000) for a in range(20) for b in range(300)]
+
+
+def test_a_pair_wider_than_a_chunk_comes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.kernel.joiner.CHUNK_BYTES", 1000)
+    rows: list[Row] = [{"id": i, "price": 5, "currency": "x" * (i * 300), "time": 0} for i in range(8)]
+    join = joiner(select=("orders.id AS a", "payments.id AS b", "concat(orders.currency, payments.currency) AS c"))
+    batches = list(join.join(run_of(rows), run_of(rows)))
+    found = [(row["a"], row["b"], len(row["c"])) for batch in batches for row in batch.to_pylist()]
+    assert sorted(found) == [(a, b, 300 * (a + b)) for a in range(8) for b in range(8)]
+    assert all(batch.num_rows == 1 or batch.column("c").nbytes <= 1000 + 4 * (batch.num_rows + 1) for batch in batches)
+
+
 def test_an_abandoned_join_counts_what_it_saw_and_leaves_the_joiner_usable() -> None:
     rows: list[Row] = [{"id": i, "price": 5, "currency": None, "time": 0} for i in range(100)]
     join = joiner(chunk_pairs=64)

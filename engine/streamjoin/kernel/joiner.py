@@ -3,11 +3,13 @@
 Always holds: every pair of left x right that satisfies main predicate, window, residual and ``where`` comes exactly once. ``where`` is for
 what comes of the join: whether tuples match does not depend on it.
 Columns are taken for the pairs of one chunk at a time, and those that only the output reads for its survivors only; an output
-batch has at most ``chunk_pairs`` rows. So the memory beyond the runs is that of a chunk's columns, however many pairs match.
+batch has at most ``chunk_pairs`` rows. A chunk's columns take at most ``CHUNK_BYTES``, counted by the rows that it has, or one pair's. So
+the memory beyond the runs is that of a chunk's columns, however many pairs match and however wide their tuples are.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +21,11 @@ from numpy.typing import NDArray
 from streamjoin.kernel.expansion import Coverage, coverage_of
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.probe import Candidates
-from streamjoin.kernel.run import Run, take
+from streamjoin.kernel.run import Run, is_text, take, text_bytes
 from streamjoin.kernel.types import output_schema
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sql import Expression
+from streamjoin.language.tree import Reference, walk
 from streamjoin.language.window import Window
 
 Name = tuple[str, str]
@@ -37,7 +40,7 @@ Matched = Callable[[Indices, Indices], None]
 """Is told of pairs that match: rows of the left run, and as many of the right one. The arrays are overwritten afterwards."""
 
 CHUNK_BYTES = 1 << 27
-"""What a chunk's columns may take, going by the average tuple: wide tuples come in chunks of fewer pairs."""
+"""What a chunk's columns may take. Chunks are made of so many pairs as average tuples have, and cut where the tuples are wider."""
 
 
 class Joiner:
@@ -70,6 +73,9 @@ class Joiner:
         self._residual, self._where = (None if condition is None else Evaluator(condition) for condition in (residual, where))
         self._output = [Evaluator(expression) for _, expression in output]
         self.output_schema = output_schema(output)
+        read = [each for each in (residual, where, *(expression for _, expression in output)) if each is not None]
+        self._reads = Counter((node.stream, node.column) for each in read for node in walk(each.tree) if isinstance(node, Reference))
+        """How often each column stands in an expression, which may put its values one after the other."""
         self.candidates_seen = 0
         """Pairs that the main predicate has admitted in the joins that are over: what they have cost."""
 
@@ -94,23 +100,24 @@ class Joiner:
             for left_places, right_places in candidates:
                 left_rows, right_rows = _rows(left, left_places), _rows(right, right_places)
                 sides = (left.batch, left_rows), (right.batch, right_rows)
-                pairs = self.admitted(Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows)))
-                if matched is not None and pairs.count:
-                    matched(*(rows for _, rows in pairs.sides.values()))
-                if not pairs_wanted:
-                    continue
-                if self._where is not None and pairs.count:
-                    pairs = pairs.where(self._where)
-                if pairs.count * 2 >= len(left_rows):
-                    yield self.batch(pairs)
-                elif pairs.count:
-                    if waiting_count + pairs.count > chunk_pairs:
-                        yield self.batch(_joined(waiting))
-                        waiting, waiting_count = [], 0
-                    waiting.append(pairs.kept())
-                    waiting_count += pairs.count
+                for portion in self._portions(Pairs(dict(zip(self._streams, sides, strict=True)), len(left_rows))):
+                    pairs = self.admitted(portion)
+                    if matched is not None and pairs.count:
+                        matched(*(rows for _, rows in pairs.sides.values()))
+                    if not pairs_wanted:
+                        continue
+                    if self._where is not None and pairs.count:
+                        pairs = pairs.where(self._where)
+                    if pairs.count * 2 >= portion.count:
+                        yield self.batch(pairs)
+                    elif pairs.count:
+                        if waiting_count + pairs.count > chunk_pairs:
+                            yield from map(self.batch, self._portions(_joined(waiting)))
+                            waiting, waiting_count = [], 0
+                        waiting.append(pairs.kept())
+                        waiting_count += pairs.count
             if waiting:
-                yield self.batch(_joined(waiting))
+                yield from map(self.batch, self._portions(_joined(waiting)))
         finally:
             self.candidates_seen += candidates.seen
 
@@ -126,12 +133,28 @@ class Joiner:
             chunk = chosen[start : start + self._chunk_pairs]
             nulls = {name: pa.nulls(len(chunk), kind) for name, kind in other.items()}
             pairs = Pairs({own: (batch, chunk)}, len(chunk), nulls)
-            if self._where is not None:
-                chunk = chunk[self._where.select(pairs.columns(self._where.expression.columns), pairs.count)]
-                nulls = {name: column.slice(0, len(chunk)) for name, column in nulls.items()}
-                pairs = Pairs({own: (batch, chunk)}, len(chunk), nulls)
-            if pairs.count:
-                yield self.batch(pairs)
+            for portion in self._portions(pairs):
+                chosen_pairs = portion if self._where is None else portion.where(self._where)
+                if chosen_pairs.count:
+                    yield self.batch(chosen_pairs)
+
+    def _portions(self, pairs: Pairs) -> Iterator[Pairs]:
+        """The pairs, cut where the values that they read take more than ``CHUNK_BYTES``. O(pairs x texts read), and O(1) where few do."""
+        nbytes: NDArray[np.int64] | int = 0
+        for streams, (batch, rows) in pairs.sides.items():
+            for name, times in self._reads.items():
+                column = batch.column(column_of(streams, name)) if name[0] in streams else None
+                if column is not None and times * pairs.count * column.nbytes > CHUNK_BYTES and is_text(column.type):
+                    nbytes = nbytes + times * text_bytes(column, rows)
+        if isinstance(nbytes, int) or nbytes.sum() <= CHUNK_BYTES:
+            yield pairs
+            return
+        before, start = np.cumsum(nbytes), 0
+        while start < pairs.count:
+            room = CHUNK_BYTES + (before[start - 1] if start else 0)
+            end = max(start + 1, int(np.searchsorted(before, room, "right")))
+            yield pairs.part(start, end)
+            start = end
 
     def admitted(self, pairs: Pairs) -> Pairs:
         """Those of some candidates that match."""
@@ -167,10 +190,18 @@ class Pairs:
             return self
         return self.chosen(chosen)
 
+    def part(self, start: int, end: int) -> Pairs:
+        """Those in consecutive places."""
+        sides = {streams: (batch, rows[start:end]) for streams, (batch, rows) in self.sides.items()}
+        return Pairs(sides, end - start, {name: column.slice(start, end - start) for name, column in self.taken.items()})
+
     def chosen(self, places: NDArray[Any]) -> Pairs:
         """Those in these places, or of a mask."""
         sides = {streams: (batch, rows[places]) for streams, (batch, rows) in self.sides.items()}
-        return Pairs(sides, len(next(iter(sides.values()))[1]))
+        count = len(next(iter(sides.values()))[1])
+        # Of a side that is not there, all are null.
+        absent = {name: column.slice(0, count) for name, column in self.taken.items() if not any(name[0] in streams for streams in sides)}
+        return Pairs(sides, count, absent)
 
     def kept(self) -> Pairs:
         """The pairs with rows of their own, and no columns."""

@@ -236,6 +236,18 @@ def take(values: Any, rows: pa.Array) -> Any:
     return pc.take(values, rows, boundscheck=False)
 
 
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values are of different lengths."""
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def text_bytes(column: pa.Array, rows: Indices) -> NDArray[np.int64]:
+    """How many bytes the texts in these rows have, by Arrow's offsets. O(rows)."""
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
+    found: NDArray[np.int64] = ends[1:][rows].astype(np.int64) - ends[rows]
+    return found
+
+
 @native(
     (read("int64"), read("int32"), read("int64"), read("int32"), write("int64"), write("int32")),
     (read("float64"), read("int32"), read("float64"), read("int32"), write("float64"), write("int32")),
