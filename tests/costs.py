@@ -68,9 +68,13 @@ class Waits:
 
 def descendants(process: str = "self") -> Iterator[str]:
     """The processes below one, by their numbers."""
-    for children in Path(f"/proc/{process}/task").glob("*/children"):
+    try:
+        tasks = os.listdir(f"/proc/{process}/task")
+    except OSError:  # it has ended, or this system has no such files
+        return
+    for task in tasks:
         try:
-            found = children.read_text().split()
+            found = Path(f"/proc/{process}/task/{task}/children").read_text().split()
         except OSError:  # that thread has ended
             continue
         for child in found:

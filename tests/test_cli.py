@@ -561,12 +561,12 @@ def chain_at(root: Path, *, streams: int = 3, rows: int = 1000, **changes: Any) 
     return path
 
 
-def of_three(epoch: int = 0, streams: int = 3, places: int = 4, **changes: Any) -> EpochResult:
+def of_three(epoch: int = 0, streams: int = 3, **changes: Any) -> EpochResult:
     """An epoch of :func:`chain_at`."""
     each = tuple(10 * (number + 1) for number in range(streams))
     counts = make_result().counts | dict.fromkeys(("rejected", "filtered", "late", "unmatchable", "shed", "would_shed"), (0,) * streams)
     counts |= dict.fromkeys(("input", "accepted", "routed"), each)
-    held = tuple(100 * (number + 1) for number in range(places))
+    held = tuple(100 * (number + 1) for number in range(streams))
     totals = {name: list(of_streams) for name, of_streams in counts.items()} | {"output": [5], "candidates": [7]}
     totals |= {"partial": [1234], "partial_bytes": [56789]}
     return make_result(
@@ -947,7 +947,7 @@ def test_the_screen_has_a_line_and_a_column_for_each_of_many_streams(tmp_path: P
     subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None))
     history = History(1000.0)
     screen = Screen(subject, history)
-    result = of_three(streams=streams, places=len(job.places), warnings=("a.csv was replaced",))
+    result = of_three(streams=streams, warnings=("a.csv was replaced",))
     history.add(result, 1000.5)
     screen.see(Done(result, 1000.5))
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
@@ -960,8 +960,7 @@ def test_the_screen_has_a_line_and_a_column_for_each_of_many_streams(tmp_path: P
     heading = next(index for index, line in enumerate(lines) if line.startswith(" worker has "))
     assert lines[heading].split()[2 : streams + 3] == [*"abcdef"[:streams], "tau"]
     task, *held = lines[heading + 1].split()[: streams + 2]
-    # b is held by id and by k.
-    assert (task, held[:3], held[-1]) == ("0", ["100", "500", "400" if streams == 3 else "900"], "0.30")
+    assert (task, held[:3], held[-1]) == ("0", ["100", "200", "300"], "0.30")
     assert any("5 in all, 1,234 partial results sent" in line for line in lines)
 
 
