@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import apiserver
 from cases import how_many, in_turn
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 from spark_path import have_workers_find_tests
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaBroker
@@ -200,6 +202,17 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     elif request.param == "gathered":
         monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def queries_take_their_time() -> Iterator[None]:
+    """Processes that answer queries make way for all others; on a busy machine they would have no turn within the time that they have."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "streamjoin.query.pool" in sys.modules:
+            patch.setattr("streamjoin.query.pool.NICE", 1)
+            for name in ("START_SECONDS", "STEP_SECONDS", "GRACE_SECONDS"):
+                patch.setattr(f"streamjoin.query.pool.{name}", PATIENCE_SECONDS)
+        yield
 
 
 @pytest.fixture
