@@ -17,9 +17,9 @@ import pytest
 
 import apiserver
 from cases import how_many, in_turn
+from patient import QUERIES
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 from spark_path import have_workers_find_tests
-from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaBroker
@@ -209,9 +209,8 @@ def queries_take_their_time() -> Iterator[None]:
     """Processes that answer queries make way for all others; on a busy machine they would have no turn within the time that they have."""
     with pytest.MonkeyPatch.context() as patch:
         if "streamjoin.query.pool" in sys.modules:
-            patch.setattr("streamjoin.query.pool.NICE", 1)
-            for name in ("START_SECONDS", "STEP_SECONDS", "GRACE_SECONDS"):
-                patch.setattr(f"streamjoin.query.pool.{name}", PATIENCE_SECONDS)
+            for name, value in QUERIES.items():
+                patch.setattr(f"streamjoin.query.pool.{name}", value)
         yield
 
 
