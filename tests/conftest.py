@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 
 import apiserver
 from cases import how_many, in_turn
+from patient import QUERIES
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 from spark_path import have_workers_find_tests
 from streamjoin.runner import classes
@@ -190,6 +192,16 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     elif request.param == "gathered":
         monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def queries_take_their_time() -> Iterator[None]:
+    """Processes that answer queries make way for all others; on a busy machine they would have no turn within the time that they have."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "streamjoin.query.pool" in sys.modules:
+            for name, value in QUERIES.items():
+                patch.setattr(f"streamjoin.query.pool.{name}", value)
+        yield
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from harness import driver_for, join_of, make_job, manifest_text
 from joins import BAND, band_inputs
+from patient import STREAMJOIN
 from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
@@ -63,7 +64,7 @@ def row_of(line: str) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "streamjoin", *arguments]
+    command = [*STREAMJOIN, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             yield child

@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from click.testing import CliRunner, Result
 from pyarrow import ipc
 
 from harness import manifest_text
+from patient import STREAMJOIN
 from ports import free_ports
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
@@ -266,7 +266,7 @@ def test_the_command_says_what_is_wrong_with_its_target(tmp_path: Path, server: 
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "streamjoin", *arguments]
+    command = [*STREAMJOIN, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -51,6 +51,8 @@ class Setup:
     """The most bytes of an answer."""
     idle_seconds: float
     """The time without a question after which the process ends."""
+    nice: int
+    """How much the process makes way for others."""
 
 
 @dataclass(frozen=True)

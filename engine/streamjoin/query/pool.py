@@ -30,6 +30,7 @@ GRACE_SECONDS = 5.0
 START_SECONDS = 30.0
 """How long a process may take to start."""
 POLL_SECONDS = 0.1
+NICE = 19
 STEP_SECONDS = 30.0
 """How long a step of a continuous query may take."""
 PIECE_BYTES, STEP_BYTES = 1 << 20, 4 << 20
@@ -51,7 +52,7 @@ class Pool:
         """``memory_bytes``: of each query; see :class:`Limits`. No process is started before there is a query, and one ends when nobody has
         asked it for ``idle_seconds``."""
         self.catalog = catalog
-        self._setup = Setup(catalog, memory_bytes, MOST_BYTES, idle_seconds)
+        self._setup = Setup(catalog, memory_bytes, MOST_BYTES, idle_seconds, NICE)
         self._limits = Limits(memory_bytes=memory_bytes, fetch_bytes=fetch_bytes)
         self._room, self._turn = threading.Semaphore(processes), threading.Semaphore(processes)
         self._lock = threading.Lock()

@@ -25,7 +25,6 @@ from streamjoin.query.recent import RecentStorage
 from streamjoin.query.rendering import rendered
 from streamjoin.state.storage import Storage
 
-NICE = 19
 OVERHEAD_BYTES = 256 << 20
 """What Python, its libraries and an answer as it is written take besides a query's memory."""
 WATCH_SECONDS = 0.02
@@ -92,5 +91,5 @@ def _be_modest(setup: Setup) -> None:
         threading.Thread(target=_watch_memory, args=(most,), name="memory", daemon=True).start()
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
-    os.nice(NICE)
+    os.nice(setup.nice)
 
