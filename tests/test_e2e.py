@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -71,7 +72,8 @@ class Kube:
         """What it prints. Raises AssertionError with what it says where it fails."""
         path = str(kubernetes_programs.obtain(program))
         command = [path, f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        options: Any = {"input": stdin, "capture_output": True, "text": True, "timeout": PATIENCE_SECONDS}
+        done = subprocess.run(command, cwd=ROOT, check=False, **options)
         assert done.returncode == 0 or not check, f"{program} {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout if done.returncode == 0 else ""
 
@@ -117,7 +119,7 @@ class Release:
     def in_cluster(cls, kube: Kube) -> Release:
         """The one that is installed; else one to be installed, by the names that a definition left behind asks for."""
         listed = json.loads(kube.run("helm", "list", "--all-namespaces", "-o", "json"))
-        releases = [one for one in listed if one["chart"].startswith(CHART.name)]
+        releases = [one for one in listed if one["chart"].startswith(f"{CHART.name}-")]
         if len(releases) > 1:
             where = ", ".join(f"{one['namespace']}/{one['name']}" for one in releases)
             pytest.fail(f"the cluster has {len(releases)} releases of {CHART.name} ({where}); uninstall all but one", pytrace=False)
@@ -322,10 +324,21 @@ def kube() -> Kube:
     pytest.skip("no cluster: make cluster-up, or set KUBECONFIG")
 
 
+def as_the_page_says(kube: Kube) -> None:
+    """What docs/kubernetes.md has one do between ``make cluster-up`` and ``make e2e``."""
+    section = (ROOT / "docs" / "kubernetes.md").read_text().partition("## A cluster for tests")[2]
+    for line in section.partition("```sh\n")[2].partition("```")[0].splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "helm" or arguments[:1] == ["apply"]:
+            kube.run(program, *arguments)
+
+
 @pytest.fixture(scope="session")
 def operator(kube: Kube) -> Iterator[Release]:
-    """The chart's release that is there, with the tests' settings meanwhile; one of its own where there is none."""
+    """The chart's release that is there, with the tests' settings meanwhile; where there is none, the one that the page installs."""
     release = Release.in_cluster(kube)
+    if not release.revision and not kube("get", "crd", DEFINITION, "--ignore-not-found"):
+        as_the_page_says(kube)
     release.install(kube)
     yield release
     release.restore(kube)
