@@ -263,6 +263,14 @@ CASES = [
         'spec.streams[0].maxAhead: "1h" needs spec.streams[0].eventTime; name the column of event times there, or remove maxAhead',
     ),
     bad(
+        "a bound on silence without event times",
+        "eventTime: at\n      watermark: 10s",
+        "idleTimeout: 1m",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
+        "or use rows or unbounded",
+        'spec.streams[0].idleTimeout: "1m" needs spec.streams[0].eventTime; name the column of event times there, or remove idleTimeout',
+    ),
+    bad(
         "on, and on as Kubernetes reads it without quotes",
         "condition:",
         'true: "orders.id = payments.id"\n      "on":',

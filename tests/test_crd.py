@@ -329,6 +329,13 @@ REFUSED = [
         "needs eventTime",
     ),
     refused(
+        "a bound on silence without event times",
+        "eventTime: at\n      watermark: 10s",
+        "idleTimeout: 1m",
+        "spec.streams[0].idleTimeout",
+        "needs eventTime",
+    ),
+    refused(
         "a window of time without event times",
         "      eventTime: paid\n",
         "",

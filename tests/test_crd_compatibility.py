@@ -30,6 +30,10 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
     "spec: rule: the budget counts results of inner joins, and there are none; remove it": NEW_FIELD,
     "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
+    "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove idleTimeout": NEW_FIELD,
+    "spec.streams[]: rule: is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here": (
+        NEW_FIELD
+    ),
     "spec.workers: rule: excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them": NEW_FIELD,
     "spec.workers: rule: must be at most max, or each pod would have room for workers that never come": NEW_FIELD,
     "spec.workers.capacityTuples: default 2000000 became None": "it is the same without one, unless capacity is given, which excludes it",

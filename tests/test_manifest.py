@@ -704,7 +704,7 @@ def test_the_short_examples_in_the_documentation_are_valid() -> None:
         for stream in spec["streams"]:
             stream["schema"], stream["eventTime"] = "id BIGINT, k INT, at TIMESTAMP", "at"
         for key in list(part):
-            if key in ("source", "watermark", "maxAhead", "where", "schema", "eventTime", "select"):
+            if key in ("source", "watermark", "maxAhead", "idleTimeout", "where", "schema", "eventTime", "select"):
                 spec["streams"][0][key] = part.pop(key)
             elif key in ("condition", "type", "window", "output"):
                 spec["joins"][0][key] = part.pop(key)

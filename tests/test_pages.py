@@ -60,7 +60,7 @@ spec:
       output: {select: [a.id AS left_id, b.id AS right_id, a.k AS customer], sink: {files: {path: out/pairs, format: json}}}
   checkpoint: {location: out/state}
 """
-OF_STREAM = {"source", "watermark", "maxAhead", "where", "schema", "eventTime", "select"}
+OF_STREAM = {"source", "watermark", "maxAhead", "idleTimeout", "where", "schema", "eventTime", "select"}
 OF_JOIN = {"condition", "type", "window", "output"}
 OF_SPEC = {field.alias or name for name, field in Manifest.model_fields["spec"].annotation.model_fields.items()}  # type: ignore[union-attr]
 VALUES = yaml.safe_load((ROOT / "charts" / "streamjoin-operator" / "values.yaml").read_text())

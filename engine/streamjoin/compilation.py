@@ -137,6 +137,7 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         watermark_micros=stream.watermark.micros,
         max_ahead_micros=_max_ahead(stream, event_time),
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
+        silence_micros=None if stream.idle_timeout is None else stream.idle_timeout.micros,
         expected_rate=stream.expected_rate,
         source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
         punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),

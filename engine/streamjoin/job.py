@@ -88,6 +88,8 @@ class StreamJob:
     """How far ahead of the clock, or of the stream's newest, an event time may be."""
     idle_micros: int
     """How long a partition of the stream may be silent before it is not waited for; of no meaning without partitions."""
+    silence_micros: int | None
+    """How long the stream may be silent before the others do not wait for it; None: they always do."""
     expected_rate: float | None
     """Tuples per second."""
     source: SourceModel

@@ -195,10 +195,18 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "needs eventTime; name the column of event times there, or remove watermark",
             field="watermark",
         ),
+        *(
+            Rule(
+                f"has(self.eventTime) || !has(self.{name})",
+                f"needs eventTime; name the column of event times there, or remove {name}",
+                field=name,
+            )
+            for name in ("maxAhead", "idleTimeout")
+        ),
         Rule(
-            "has(self.eventTime) || !has(self.maxAhead)",
-            "needs eventTime; name the column of event times there, or remove maxAhead",
-            field="maxAhead",
+            "!has(self.source.join) || !has(self.idleTimeout)",
+            "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here",
+            field="idleTimeout",
         ),
     ),
     model.Window: (

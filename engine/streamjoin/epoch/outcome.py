@@ -17,7 +17,7 @@ from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.results import LETTERS, Results
-from streamjoin.epoch.watermark import advance
+from streamjoin.epoch.watermark import advance, heard_after, without_silent
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.results_source import BEGIN
@@ -72,6 +72,8 @@ def checkpoint_after(
     )
     fed = fed_after(job, last, epoch, reports, segment)
     advanced = [_advance(job, last, epoch, fed, stream, reports, now) for stream in range(len(job.streams))]
+    heard = heard_after(last.heard, [plan.records > 0 or plan.backlog_records > 0 for plan in epoch.inputs], now)
+    limits = [None if stream.silence_micros is None else stream.silence_micros / 1e6 for stream in job.streams]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
     new_marks = [replace(block, extent=small.get(block.name)) for report in reports for block in report.marks]
@@ -90,7 +92,8 @@ def checkpoint_after(
         scheme=current.scheme.to_json() if epoch.is_switch else last.scheme,
         positions=epoch.head.positions,
         records=spec.records_after,
-        watermarks=tuple(watermark for watermark, _ in advanced),
+        watermarks=without_silent([watermark for watermark, _ in advanced], heard, limits, now),
+        heard=heard,
         effective=last.watermarks,
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),

@@ -1,15 +1,39 @@
 """Advances a stream's watermark: by its newest event time or, if the stream has partitions, by that of the partition that is furthest
 behind. The partitions of a topic are not read in step, and what is still to be read of one must not be late because of another.
 
-Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time.
+Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time. A
+stream that is silent for longer than its own idle time does not hold the others back; one with records that wait is not silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from streamjoin.epoch.reports import RouteReport
 from streamjoin.state.log import Newest
+
+
+def heard_after(heard: Sequence[float | None], has_records: Sequence[bool], now: float) -> tuple[float, ...]:
+    """When each stream was last heard of, after an epoch that ended at ``now``: a stream that has records, read or waiting, is heard of.
+    A clock that was set back makes no stream silent for longer."""
+    before = heard or (None,) * len(has_records)
+    return tuple(now if has or seen is None else min(seen, now) for seen, has in zip(before, has_records, strict=True))
+
+
+def without_silent(
+    watermarks: Sequence[int | None], heard: Sequence[float], silence_seconds: Sequence[float | None], now: float
+) -> tuple[int | None, ...]:
+    """The streams' watermarks where none that is silent for longer than it may be holds the others back: it goes on with the least of
+    those that are not. None: such a stream is never silent. O(streams)."""
+    silent = [limit is not None and now - seen > limit for seen, limit in zip(heard, silence_seconds, strict=True)]
+    others = [mark for mark, is_silent in zip(watermarks, silent, strict=True) if not is_silent]
+    least = None if None in others else min((mark for mark in others if mark is not None), default=None)
+    if least is None:
+        return tuple(watermarks)
+    return tuple(
+        max(least, mark) if is_silent and mark is not None else least if is_silent else mark
+        for mark, is_silent in zip(watermarks, silent, strict=True)
+    )
 
 
 def advance(

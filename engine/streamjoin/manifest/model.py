@@ -81,6 +81,9 @@ class Stream(Part):
     max_ahead: Span | None = None
     """How far an event time may lie ahead of the clock, or of the stream's newest event time if that is later. Tuples further ahead go to
     the dead letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
+    idle_timeout: PositiveSpan | None = None
+    """A stream that has had no record for this long does not hold the others back: its watermark goes on with theirs, and what it brings
+    later is late if it is older. For windows of time. By default a silent stream holds the others for as long as it is silent."""
     where: Sql | None = None
     """Which tuples to take (SQL over this stream's columns). The others are dropped when they are read."""
     select: Names | None = None

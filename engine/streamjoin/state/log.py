@@ -121,6 +121,9 @@ class Checkpoint:
     ``epoch`` is over, with the same result."""
     partitions: tuple[dict[int, Newest], ...] = field(default_factory=lambda: ({}, {}))
     """How far each partition of a stream has come in event time; empty for streams without partitions."""
+    heard: tuple[float | None, ...] = ()
+    """When each stream was last heard of: the end of the last epoch that read records of it, or left some; seconds since 1970. Empty: there
+    was no epoch yet, or in a version that did not write it."""
     widths: tuple[float, ...] = (0.0, 0.0)
     """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
     main: str | None = None
@@ -220,7 +223,7 @@ class Checkpoint:
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
         """Fields that are not known here are left out: ``state.version`` says why that is right."""
         read = {name: value for name, value in values.items() if name in cls.__slots__}
-        for name in ("positions", "records", "watermarks", "effective", "widths", "expired"):
+        for name in ("positions", "records", "watermarks", "effective", "heard", "widths", "expired"):
             if name in read:
                 read[name] = tuple(read[name])
         sides = read.get("partitions") or [{}, {}]

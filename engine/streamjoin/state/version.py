@@ -21,10 +21,10 @@ from streamjoin import __version__
 from streamjoin.state.storage import StorageError
 
 FORMAT = 3
-MINOR = 1
-SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1}
+MINOR = 2
+SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1, "heard": 2}
 """Fields of a checkpoint that minor versions after 0 have brought, by name: since which. To add one is a new MINOR."""
-ADVICE = frozenset({"meetings"})
+ADVICE = frozenset({"meetings", "heard"})
 """Those of them that results do not depend on."""
 
 

@@ -34,7 +34,7 @@ def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> li
         checks += [_event_time(field, stream, schema), _where(field, stream, schema), _punctuation(field, stream, schema)]
         checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
         checks += [raw_problems(field, kafka, schema), metadata_problems(field, kafka, schema)]
-    return [*checks, _watermark(field, stream), _max_ahead(field, stream)]
+    return [*checks, _watermark(field, stream), _of_event_times(field, stream)]
 
 
 def stream_name_problems(manifest: Manifest) -> Check:
@@ -75,10 +75,14 @@ def _watermark(field: str, stream: model.Stream) -> Check:
         yield Problem(f"{field}.watermark", str(stream.watermark), message)
 
 
-def _max_ahead(field: str, stream: model.Stream) -> Check:
-    if stream.event_time is None and stream.max_ahead is not None:
-        message = f"needs {field}.eventTime; name the column of event times there, or remove maxAhead"
-        yield Problem(f"{field}.maxAhead", str(stream.max_ahead), message)
+def _of_event_times(field: str, stream: model.Stream) -> Check:
+    for name, value in (("maxAhead", stream.max_ahead), ("idleTimeout", stream.idle_timeout)):
+        if stream.event_time is None and value is not None:
+            message = f"needs {field}.eventTime; name the column of event times there, or remove {name}"
+            yield Problem(f"{field}.{name}", str(value), message)
+    if value_at(stream, "source", "join") is not None and stream.idle_timeout is not None:
+        message = "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here"
+        yield Problem(f"{field}.idleTimeout", str(stream.idle_timeout), message)
 
 
 def _where(field: str, stream: model.Stream, schema: Schema) -> Check:
