@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,6 @@ from click.testing import CliRunner, Result
 from pyarrow import ipc
 
 from harness import manifest_text
-from patient import STREAMJOIN
 from ports import free_ports
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
@@ -39,6 +37,7 @@ from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.server import DriverServer
 from streamjoin_operator import plugin
+from test_follow_command import process
 from test_query_sql import OPTIONS, Asked
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -265,28 +264,23 @@ def test_the_command_says_what_is_wrong_with_its_target(tmp_path: Path, server: 
     assert (both.exit_code, "exclude each other" in both.output) == (Exit.USAGE, True)
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
-    command = [*STREAMJOIN, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_ctrl_c_ends_a_query_at_once(manifest: Path) -> None:
-    with started("query", str(manifest), ENDLESS) as process:
-        wait_for("the query runs", lambda: psutil.Process(process.pid).cpu_times().user > 2)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, said) == (Exit.INTERRUPTED, "streamjoin: stopped; what is above is not the whole answer\n")
+    with process("query", str(manifest), ENDLESS) as query:
+        wait_for("the query runs", lambda: psutil.Process(query.pid).cpu_times().user > 2)
+        query.send_signal(signal.SIGINT)
+        _, said = query.communicate(timeout=PATIENCE_SECONDS)
+    assert (query.returncode, said) == (Exit.INTERRUPTED, "streamjoin: stopped; what is above is not the whole answer\n")
 
 
 def test_serve_answers_from_the_storage_alone_until_it_is_told_to_end(manifest: Path) -> None:
-    with started("serve", str(manifest), "--port", "0", "--memory", "128Mi") as process:
-        assert process.stderr is not None
-        url = process.stderr.readline().removeprefix("queries: ").strip().removesuffix("/v1/query")
+    with process("serve", str(manifest), "--port", "0", "--memory", "128Mi") as server:
+        assert server.stderr is not None
+        url = server.stderr.readline().removeprefix("queries: ").strip().removesuffix("/v1/query")
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda number: post(url, {"sql": f"SELECT count(*) + {number} AS n FROM l"}), range(8)))
         assert [json.loads(body)["n"] for _, _, body in answers] == [1600 + number for number in range(8)]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == Exit.DONE
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_SECONDS) == Exit.DONE
     refused = invoke("serve", str(manifest), "--address", "203.0.113.1", "--port", "1")
     assert (refused.exit_code, "cannot be listened on" in refused.stderr) == (Exit.USAGE, True)
 
