@@ -25,11 +25,6 @@ if arguments[0] == "venv":
     python = pathlib.Path(arguments[-1], "bin", "python")
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-elif "--editable" in arguments:
-    jars = clone / ".venv" / "lib" / "python3.11" / "site-packages" / "pyspark" / "jars"
-    jars.mkdir(parents=True, exist_ok=True)
-    for name in ("rocksdbjni-9.jar", "spark-core.jar"):
-        (jars / name).touch()
 """
 PIP = """
 import pathlib, sys
@@ -96,7 +91,6 @@ def test_a_fresh_clone_gets_what_a_laptop_needs_and_is_told_what_to_type_next(cl
     assert done.stdout.endswith("next: make demo\nor:   . .venv/bin/activate\n      streamjoin run examples/band.yaml\n")
     assert len(done.stdout.splitlines()) < 8
     assert not (clone.root / "archived").exists()
-    assert [jar.name for jar in (clone.root / ".venv").rglob("*.jar")] == ["spark-core.jar"]
     assert (ROOT / "examples" / "band.yaml").exists()
 
 
