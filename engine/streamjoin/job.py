@@ -21,7 +21,7 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Schema
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Ends, Window, WindowKind
 from streamjoin.manifest import resolve
@@ -331,10 +331,8 @@ class Job:
 
     def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
         """What is counted by place, added up by side of a scheme."""
-        found = [0.0, 0.0]
-        for number, count in enumerate(of_places):
-            found[self.side_of(number)] += count
-        return found[LEFT], found[RIGHT]
+        left, right = (sum(count for number, count in enumerate(of_places) if self.side_of(number) == side) for side in SIDES)
+        return float(left), float(right)
 
     @property
     def streams_by_side(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -115,15 +115,13 @@ class Checkpoint:
     records: tuple[int, ...] = (0, 0)
     """Records that each stream has delivered, filtered and rejected ones included."""
     watermarks: tuple[int | None, ...] = (None, None)
-    """The watermark of each stream after ``epoch``, in microseconds."""
+    """After ``epoch``, in microseconds."""
     effective: tuple[int | None, ...] = (None, None)
-    """The watermarks after the epoch before: what the next epoch calls late and expired goes by these, so that it can be planned before
-    ``epoch`` is over, with the same result."""
+    """Those after the epoch before: the next epoch goes by these, so that it can be planned before ``epoch`` is over, with one result."""
     partitions: tuple[dict[int, Newest], ...] = field(default_factory=lambda: ({}, {}))
-    """How far each partition of a stream has come in event time; empty for streams without partitions."""
+    """How far each partition of a stream has come; empty without partitions."""
     heard: tuple[float | None, ...] = ()
-    """When each stream was last heard of: the end of the last epoch that read records of it, or left some; seconds since 1970. Empty: there
-    was no epoch yet, or in a version that did not write it."""
+    """When each stream last had records, read or left: the end of that epoch, seconds since 1970. Empty: not known."""
     widths: tuple[float, ...] = (0.0, 0.0)
     """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
     main: str | None = None
@@ -134,8 +132,7 @@ class Checkpoint:
     """On which of them those of joins over three and more streams lie, of several joins."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
-    first_workers: int = 0
-    """The workers of the first plan (ESJ's M); 0: not known."""
+    first_workers: int = 0  # of the first plan (ESJ's M); 0: not known
     ways: Ways = ()
     """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
     meetings: tuple[tuple[str, ...], ...] = ()
