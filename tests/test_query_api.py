@@ -124,6 +124,26 @@ def test_only_queries_are_there_and_only_posted(server: DriverServer) -> None:
     assert post(server.url, {"sql": "SELECT 1"}, Host="evil.example")[0] == 403
 
 
+@pytest.mark.parametrize(
+    ("headers", "status", "error"),
+    [
+        ({"Origin": "https://evil.example"}, 403, "Origin: 'https://evil.example' is another site; ask from the page of this server"),
+        ({"Origin": "null"}, 403, "Origin: 'null' is another site"),
+        ({"Content-Type": "text/plain;charset=UTF-8"}, 415, "Content-Type: 'text/plain' is not read; send application/json"),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415, "Content-Type: 'multipart/form-data' is not read"),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200, ""),
+    ],
+)
+def test_what_another_site_has_a_browser_send_is_refused(server: DriverServer, headers: dict[str, str], status: int, error: str) -> None:
+    found, _, told = post(server.url, {"sql": "SELECT 1 AS one"}, **{name.replace("-", "_"): value for name, value in headers.items()})
+    assert found == status, told
+    assert error in told.decode()
+
+
+def test_the_servers_own_page_may_ask(server: DriverServer) -> None:
+    assert post(server.url, {"sql": "SELECT 1 AS one"}, Origin=server.url)[0] == 200
+
+
 def test_a_token_is_asked_for_where_there_is_one(join: Asked, pool: Pool, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")

@@ -25,7 +25,7 @@ from prometheus_client import make_wsgi_app
 
 from streamjoin import pages
 from streamjoin.endpoint import endpoint
-from streamjoin.serve.admission import Answer, Content, Refused, Request, Stream
+from streamjoin.serve.admission import OPEN_METHODS, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
 from streamjoin.serve.messages import ErrorAnswer
@@ -72,6 +72,10 @@ QUERY_INDEX = b"""\
 """
 
 
+BODY_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
+"""What JSON may be called: curl calls whatever it sends a form, and others say nothing of it."""
+
+
 class _Handler(WSGIRequestHandler):
     timeout = IDLE_SECONDS
 
@@ -83,7 +87,8 @@ class _Handler(WSGIRequestHandler):
 
     def get_environ(self) -> Any:
         server = cast(_Server, self.server)
-        return {**super().get_environ(), CONNECTION: self.connection, STAY: lambda: server.let_stay(self.connection)}
+        kind = self.headers.get("content-type", "")  # which is text/plain to the base class where it is missing
+        return {**super().get_environ(), "CONTENT_TYPE": kind, CONNECTION: self.connection, STAY: lambda: server.let_stay(self.connection)}
 
 
 class _Nowhere:
@@ -230,6 +235,8 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
     method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
     try:
         api.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
+        if method not in OPEN_METHODS:
+            _require_own(environ)
         body = _body(environ) if method in ("PUT", "POST") else b""
         request = Request(
             *(method, path, body, environ.get("QUERY_STRING", "")),
@@ -243,6 +250,17 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
         return refused.answer
     except Exception as error:  # what it may be, a client must get an answer and the run must go on
         return Answer(500, ErrorAnswer(error=f"{method} {path}: {type(error).__name__}: {error}; this is a bug, please report it"))
+
+
+def _require_own(environ: WSGIEnvironment) -> None:
+    """Raises Refused for what only another site's page would send: it may make a browser that has it open send requests here, of which it
+    must not choose what is sent, and need not see the answer."""
+    origin, host = environ.get("HTTP_ORIGIN"), environ.get("HTTP_HOST", "")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise Refused(403, f"Origin: {origin[:100]!r} is another site; ask from the page of this server, or without a browser")
+    kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if kind not in BODY_TYPES:
+        raise Refused(415, f"Content-Type: {kind[:100]!r} is not read; send application/json")
 
 
 def _may_write(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> bool:

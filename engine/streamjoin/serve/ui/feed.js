@@ -22,7 +22,9 @@ export function setToken(value) {
 
 /** A request to the API: its status and its JSON. `body`: JSON as a text, or what becomes it. Throws where there is no answer. */
 export async function ask(path, { method = "GET", body } = {}) {
-  const answer = await fetch(path, { method, headers: headers({ Accept: "application/json" }), body: typeof body === "string" ? body : body && JSON.stringify(body), cache: "no-store" });
+  const given = body && headers({ Accept: "application/json", "Content-Type": "application/json" });
+  const text = typeof body === "string" ? body : body && JSON.stringify(body);
+  const answer = await fetch(path, { method, headers: given || headers({ Accept: "application/json" }), body: text, cache: "no-store" });
   const found = await answer.text();
   try {
     return { status: answer.status, value: JSON.parse(found) };
