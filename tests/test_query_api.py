@@ -292,6 +292,14 @@ def test_ctrl_c_ends_a_query_at_once(manifest: Path) -> None:
     assert (query.returncode, said) == (Exit.INTERRUPTED, "streamjoin: stopped; what is above is not the whole answer\n")
 
 
+def test_the_command_bounds_what_duckdb_does_not(manifest: Path) -> None:
+    """One function's value of 1.6 GB, which DuckDB neither counts nor lets itself be interrupted in."""
+    sql = "SELECT list_sum(range(200000000))"
+    with process("query", str(manifest), sql, "--memory", "256Mi", "--timeout", "1h") as query:
+        _, said = query.communicate(timeout=PATIENCE_SECONDS)
+    assert (query.returncode, said) == (Exit.FAILED, "the query needs more than 256 MiB of memory; ask for fewer rows or columns\n")
+
+
 def test_serve_answers_from_the_storage_alone_until_it_is_told_to_end(manifest: Path) -> None:
     with process("serve", str(manifest), "--port", "0", "--memory", "128Mi") as server:
         assert server.stderr is not None

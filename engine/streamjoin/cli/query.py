@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -186,14 +186,22 @@ def _asked(options: Options, rows: int | None, stop: Stop, after: int | None = N
 def _from_storage(options: Options, rows: int | None, stop: Stop, after: int | None) -> Iterator[Answer]:
     from streamjoin.cli.validate import join_at, refusing
     from streamjoin.query.messages import Limits
+    from streamjoin.query.worker import bounded
 
     path = Path(options.target)
     join = join_at(path)
     with refusing(path):
         _ = join.job
     limits = Limits(rows, options.seconds, options.memory_bytes, threads=os.cpu_count() or 1)
-    with join.asked(options.sql, limits, stop, after=after) as answer:
+    with bounded(limits, _end), join.asked(options.sql, limits, stop, after=after) as answer:
         yield answer
+
+
+def _end(error: Exception) -> NoReturn:
+    """Ends the process, as nothing else ends what takes too much: DuckDB may be in the middle of it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{error}\n".encode())
+    os._exit(Exit.FAILED)
 
 
 def _from_server(options: Options, rows: int | None) -> Answer:

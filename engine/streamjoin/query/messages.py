@@ -14,7 +14,10 @@ from typing import Any, BinaryIO
 
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.continuous import Continuous, Position
+from streamjoin.query.errors import QueryError, Why
 
+GRACE_SECONDS = 5.0
+"""How much longer than its time a query may take to say that it was too long."""
 LENGTH = struct.Struct("<Q")
 TOO_MUCH_MEMORY = 77
 """The exit code of a process that has taken more than it may."""
@@ -39,6 +42,14 @@ class Limits:
     fetch_bytes: int = 4 << 30
     """The most bytes that are fetched from storage that is not on this machine."""
     threads: int = 1
+
+
+def too_large(limits: Limits) -> QueryError:
+    return QueryError(Why.LARGE, f"the query needs more than {limits.memory_bytes >> 20:,} MiB of memory; ask for fewer rows or columns")
+
+
+def too_slow(limits: Limits) -> QueryError:
+    return QueryError(Why.SLOW, f"the query took longer than {limits.seconds:g} s; ask for less, or allow more time")
 
 
 @dataclass(frozen=True)

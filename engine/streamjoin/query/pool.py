@@ -19,14 +19,26 @@ from typing import Any, BinaryIO, cast
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.continuous import Continuous, Position
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.query.messages import TOO_MUCH_MEMORY, Form, Limits, Question, Setup, Step, Stepped, Told, receive, send
+from streamjoin.query.messages import (
+    GRACE_SECONDS,
+    TOO_MUCH_MEMORY,
+    Form,
+    Limits,
+    Question,
+    Setup,
+    Step,
+    Stepped,
+    Told,
+    receive,
+    send,
+    too_large,
+    too_slow,
+)
 
 MOST_BYTES = 64 << 20
 """Of an answer."""
 WAITING = 16
 """The most queries that may wait for a process."""
-GRACE_SECONDS = 5.0
-"""How much longer than its time a query may take to say that it was too long."""
 START_SECONDS = 30.0
 """How long a process may take to start."""
 POLL_SECONDS = 0.1
@@ -199,18 +211,15 @@ class _Process:
                 if is_gone():
                     raise QueryError(Why.GONE, "the client has gone")
                 if time.monotonic() > until:
-                    text = f"the query took longer than {question.limits.seconds:g} s; ask for less, or allow more time"
-                    raise QueryError(Why.SLOW, text)
+                    raise too_slow(question.limits)
             told: Any = receive(self._out)
         except (EOFError, BrokenPipeError) as error:
             code = self._child.wait()
             if code == 0:
                 raise _Ended from error
-            remedy = "ask for fewer rows or columns"
             if code == TOO_MUCH_MEMORY:
-                text = f"the query needs more than {question.limits.memory_bytes >> 20:,} MiB of memory; {remedy}"
-            else:
-                text = f"the query's process ended with {code}; {remedy}: it may have needed more memory than there is"
+                raise too_large(question.limits) from error
+            text = f"the query's process ended with {code}; ask for fewer rows or columns: it may have needed more memory than there is"
             raise QueryError(Why.LARGE, text) from error
         return cast(Told | Stepped | QueryError, told)
 

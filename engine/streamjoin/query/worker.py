@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -20,7 +21,20 @@ from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.execution import asked
 from streamjoin.query.following import step
 from streamjoin.query.kept import Kept
-from streamjoin.query.messages import TOO_MUCH_MEMORY, Question, Setup, Step, Stepped, Told, receive, send
+from streamjoin.query.messages import (
+    GRACE_SECONDS,
+    TOO_MUCH_MEMORY,
+    Limits,
+    Question,
+    Setup,
+    Step,
+    Stepped,
+    Told,
+    receive,
+    send,
+    too_large,
+    too_slow,
+)
 from streamjoin.query.recent import RecentStorage
 from streamjoin.query.rendering import rendered
 from streamjoin.state.storage import Storage
@@ -73,14 +87,41 @@ def _told(storage: Storage, setup: Setup, question: Question) -> Told:
     )
 
 
-def _watch_memory(most: int) -> None:
-    """Ends the process when its own memory, mapped files left out, is more than so many bytes."""
-    while True:
+def own_bytes() -> int:
+    """The memory of this process, mapped files left out; 0 where the system does not say so."""
+    try:
         with open("/proc/self/status", "rb") as file:
-            kibibytes = next(int(line.split()[1]) for line in file if line.startswith(b"RssAnon"))
-        if kibibytes << 10 > most:
-            os._exit(TOO_MUCH_MEMORY)
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith(b"RssAnon"))
+    except OSError:
+        return 0
+
+
+def _watch_memory(most: int) -> None:
+    """Ends the process when its own memory is more than so many bytes."""
+    while own_bytes() <= most:
         time.sleep(WATCH_SECONDS)
+    os._exit(TOO_MUCH_MEMORY)
+
+
+@contextlib.contextmanager
+def bounded(limits: Limits, end: Callable[[QueryError], None]) -> Iterator[None]:
+    """Calls ``end``, in a thread of its own, where what is done within takes more memory or time than the limits say: DuckDB heeds its own
+    only between its steps, and a function may take all memory in one. ``end`` does not return."""
+    over, until = threading.Event(), time.monotonic() + limits.seconds + GRACE_SECONDS
+    most = own_bytes() + limits.memory_bytes + OVERHEAD_BYTES
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if own_bytes() > most:
+                end(too_large(limits))
+            if time.monotonic() > until:
+                end(too_slow(limits))
+
+    threading.Thread(target=watch, name="limits", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _be_modest(setup: Setup) -> None:
