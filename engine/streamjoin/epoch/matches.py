@@ -33,7 +33,7 @@ from streamjoin.kernel.run import KEY, UNIT, Run, take
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.window import Window
 from streamjoin.scheme.tiling import Area, UnitRange
-from streamjoin.state.blocks import Block, encode, load_all
+from streamjoin.state.blocks import Block, checks_of, encode, load_all
 from streamjoin.state.storage import Storage
 from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_selected, slice_keys
 
@@ -208,7 +208,8 @@ def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, place:
 def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, Block]:
     """The bytes of one marks block of several, and the log's record of it, but for its name. O(marks). Raises StorageError."""
     data = encode_marks(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, blocks)]))
-    return data, replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
+    made = replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
+    return data, replace(made, checks=checks_of(data))
 
 
 def together(blocks: Sequence[Block]) -> Block:

@@ -16,7 +16,7 @@ from streamjoin.epoch.reports import Rewritten, TaskReport
 from streamjoin.epoch.spec import Config, EpochSpec, Rewrite
 from streamjoin.epoch.writes import Writes
 from streamjoin.kernel.run import Run, merge_runs, tiers
-from streamjoin.state.blocks import FOLDER, Axes, Block, conformed, describe, encode_in_parts, load_all, name_of
+from streamjoin.state.blocks import FOLDER, Axes, Block, checks_of, conformed, describe, encode_in_parts, load_all, name_of
 from streamjoin.state.storage import StorageError
 from streamjoin.state.store import (
     HeldRun,
@@ -118,4 +118,5 @@ def _merged_blocks(spec: EpochSpec, rewrite: Rewrite, config: Config) -> tuple[p
         return None
     axes = None if storage.local_path(FOLDER) is not None else Axes(keys=config.layout.places[place].key is not None, units=True)
     data, parts = encode_in_parts(merged.batch, axes)
-    return data, describe(merged.batch, name="", place=place, generation=0, area=-1, nbytes=data.size, parts=parts)
+    checks = checks_of(data, parts)
+    return data, describe(merged.batch, name="", place=place, generation=0, area=-1, nbytes=data.size, parts=parts, checks=checks)

@@ -22,7 +22,7 @@ from streamjoin.io.base import Staged
 from streamjoin.kernel.run import Run
 from streamjoin.results.parts import PartWriter, StagedPart
 from streamjoin.scheme.tiling import Area
-from streamjoin.state.blocks import FOLDER, Block, axes_of, describe, encode_in_parts, is_file, load, name_of
+from streamjoin.state.blocks import FOLDER, Block, axes_of, checks_of, describe, encode_in_parts, is_file, load, name_of
 from streamjoin.state.store import SCRATCH_BYTES, HeldRun, settle, slice_keys
 
 T = TypeVar("T")
@@ -103,12 +103,13 @@ class Writes:
     def _put(self, name: str, batch: pa.RecordBatch, place: int, area: int) -> Block:
         data, parts = encode_in_parts(batch, None if self._axes is None else self._axes[area])
         self._store(name, data)
-        return describe(batch, name=name, place=place, generation=self._spec.generation, area=area, nbytes=data.size, parts=parts)
+        of_plan = {"place": place, "generation": self._spec.generation, "area": area}
+        return describe(batch, name=name, **of_plan, nbytes=data.size, parts=parts, checks=checks_of(data, parts))
 
     def _put_marks(self, block: Block, identities: NDArray[np.int64]) -> Block:
         data = encode_marks(identities)
         self._store(block.name, data)
-        return replace(block, nbytes=data.size)
+        return replace(block, nbytes=data.size, checks=checks_of(data))
 
     def _store(self, name: str, data: pa.Buffer) -> None:
         if is_file(name):
@@ -128,7 +129,7 @@ class Writes:
         block = self._begun[held.blocks[0]].result() if held.blocks else None
         whole = block is not None and block.rows == held.run.rows and self._storage.local_path(block.name) is not None
         if block is not None and whole and held.run.nbytes > SCRATCH_BYTES and is_file(block.name):
-            held.run = Run.of(load(self._storage, block))
+            held.run = Run.of(load(self._storage, block, is_new=True))
         elif held.run.nbytes > SCRATCH_BYTES:
             held.run = Run.of(settle(held.run.batch))
 
