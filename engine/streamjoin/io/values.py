@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import decimal
 import json
+import re
 from collections.abc import Callable, MutableMapping
 from typing import TypeAlias
 
@@ -28,6 +30,11 @@ SHOWN = 100
 
 _NAMES = {arrow_type(DataType(name)): str(name) for name in TypeName if name is not TypeName.DECIMAL}
 _MICROS_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+ARROW_DIGITS = 38
+"""Arrow makes right decimals of texts of so many characters, less the type's scale, that have no exponent."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_EXACT = decimal.Context(76, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 Step: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -127,6 +134,8 @@ def _text_step(kind: pa.DataType) -> Step:
         parse = _integers
     elif pa.types.is_floating(kind):
         parse = _floats
+    elif pa.types.is_decimal(kind):
+        parse = _decimals
     elif pa.types.is_timestamp(kind):
         parse = _zoned if kind.tz is not None else _unzoned
     elif pa.types.is_binary(kind):
@@ -158,12 +167,33 @@ def _integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _floats(column: pa.Array, kind: pa.DataType) -> pa.Array:
     values = column.cast(kind)
-    infinite = pc.is_inf(values)
-    # NB: Arrow reads a number too large for the type as infinity.
+    infinite, zero = pc.is_inf(values), pc.equal(values, 0)
+    # NB: Arrow reads a number too large for the type as infinity, and one too small as zero.
     named = pc.match_substring(column, "inf", ignore_case=True)
     if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, named)).as_py():
         raise pa.ArrowInvalid("out of range")
+    if pc.any(zero).as_py() and pc.any(pc.and_(zero, pc.match_substring_regex(column, "^[^eE]*[1-9]"))).as_py():
+        raise pa.ArrowInvalid("out of range")
     return values
+
+
+def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    # NB: Arrow multiplies by powers of ten without a look at what overflows, so that other digits come of long numbers.
+    if longest + kind.scale <= ARROW_DIGITS and not pc.any(pc.match_substring(column, "e", ignore_case=True)).as_py():
+        return column.cast(kind)
+    values = [None if text is None else exact_decimal(text, kind.scale) for text in column.to_pylist()]
+    if values.count(None) > column.null_count:
+        raise pa.ArrowInvalid("no decimal")
+    return pa.array(values, kind)
+
+
+def exact_decimal(text: str, scale: int) -> decimal.Decimal | None:
+    """The number with so many digits behind its point; None where the text is none, needs more of them, or has more than 76 in all."""
+    try:
+        return _EXACT.quantize(decimal.Decimal(text), decimal.Decimal(1).scaleb(-scale)) if _NUMBER.fullmatch(text) else None
+    except decimal.DecimalException:
+        return None
 
 
 def _zoned(column: pa.Array, kind: pa.DataType) -> pa.Array:
