@@ -9,8 +9,8 @@ import pytest
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
-from streamjoin.language.tree import Reference
-from streamjoin.language.types import TypeName
+from streamjoin.language.tree import Literal, Reference
+from streamjoin.language.types import INTERVAL, TypeName
 
 ORDERS = parse_schema(
     "id BIGINT, Qty INT, small TINYINT, price DECIMAL(10,2), rate DOUBLE, f FLOAT, name STRING, raw BINARY, day DATE, `date` DATE, "
@@ -137,6 +137,35 @@ def test_a_projection_has_the_name_it_is_given_or_that_of_its_column() -> None:
     assert parse_projection("price * 2 AS `twice the price`", STREAMS)[0] == "twice the price"
     with pytest.raises(SqlError, match=r"has no name; write price \* 2 AS name"):
         parse_projection("price * 2", STREAMS)
+
+
+SPANS = [
+    ("DAY TO HOUR", {"1 2": 93_600_000_000, "-1 23": -169_200_000_000}, ["1 24", "1:2", "1 2:3", "1", "2 -3", "1 123"]),
+    ("DAY TO MINUTE", {"1 2:3": 93_780_000_000, "+0 0:59": 3_540_000_000}, ["1 2", "1 24:00", "1 0:60", "1:2", "1 2:3:4"]),
+    ("DAY TO SECOND", {"1 2:3:4.5": 93_784_500_000, "-1 2:3:4": -93_784_000_000}, ["1 2:3", "1:2:3", "0 0:0:60", "0 0:0:0.", "1 25:0:0"]),
+    ("HOUR TO MINUTE", {"1:30": 5_400_000_000, " -25:00 ": -90_000_000_000}, ["1:60", "1:30:00", "1 2:30", "90"]),
+    ("HOUR TO SECOND", {"1:2:3.123456": 3_723_123_456, "0:0:0.1234567": 123_456}, ["1:30", "1:60:0", "1:0:60", "1:2:3.1234567891"]),
+    ("MINUTE TO SECOND", {"1:30": 90_000_000, "-1:30.5": -90_500_000, "2562047788:0": 153_722_867_280_000_000}, ["1:2:3", "1:60", "9"]),
+    ("SECOND TO MINUTE", {}, ["1:30"]),
+    ("YEAR TO MONTH", {}, ["1-2"]),
+]
+"""By units, what numbers mean in Spark, in microseconds, and what is refused there, too."""
+
+
+@pytest.mark.parametrize(("units", "meant", "refused"), SPANS)
+def test_an_interval_of_several_units_means_what_it_means_in_spark(units: str, meant: dict[str, int], refused: list[str]) -> None:
+    for text, micros in meant.items():
+        assert parse_expression(f"INTERVAL '{text}' {units}", {}).tree == Literal(micros, INTERVAL)
+        assert parse_expression(f"INTERVAL -'{text}' {units}", {}).tree == Literal(-micros, INTERVAL)
+    for text in refused:
+        with pytest.raises(SqlError, match=r"is not an interval; write .*'1:30' MINUTE TO SECOND"):
+            parse_expression(f"INTERVAL '{text}' {units}", {})
+
+
+@pytest.mark.parametrize("text", ["1 day 2:03", "1day", "interval 1 day", "1 day x", "1 day 2 months", "day"])
+def test_a_text_of_which_only_a_part_is_an_interval_is_refused(text: str) -> None:
+    with pytest.raises(SqlError, match=f"INTERVAL '{text}' is not an interval; write INTERVAL number unit"):
+        parse_expression(f"INTERVAL '{text}'", {})
 
 
 @pytest.mark.parametrize(

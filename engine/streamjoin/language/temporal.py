@@ -20,7 +20,7 @@ UNIT_MICROS = {
     "DAY": MICROS_PER_DAY,
     "WEEK": 7 * MICROS_PER_DAY,
 }
-_CLOCK = re.compile(r"([+-]?)(?:(\d+) )?(\d+):(\d+)(?::(\d+)(?:\.(\d{1,6}))?)?")
+_SPAN_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([A-Za-z]+)")
 
 
@@ -56,15 +56,34 @@ def in_days(node: Node) -> Node | None:
     return node
 
 
-def clock_micros(text: str) -> int | None:
-    """Microseconds of ``[+-][days ]hours:minutes[:seconds[.fraction]]``."""
-    match = _CLOCK.fullmatch(text.strip())
+def span_micros(text: str, first: str, last: str) -> int | None:
+    """Microseconds of the numbers of the units from ``first`` to ``last``, as ``1 02:03:04.5`` of DAY TO SECOND; None: it is no such text.
+
+    All but the first must be less than the unit before them, as in Spark; digits below a microsecond are dropped.
+    """
+    units = _SPAN_UNITS[_SPAN_UNITS.index(first) : _SPAN_UNITS.index(last) + 1] if {first, last} <= set(_SPAN_UNITS) else ()
+    if len(units) < 2:
+        return None
+    after = (" " if units[0] == "DAY" else ":") + r"(\d{1,2})" + r":(\d{1,2})" * (len(units) - 2)
+    fraction = r"(?:\.(\d{1,9}))?" if last == "SECOND" else "()"
+    match = re.fullmatch(rf"([+-]?)(\d{{1,10}}){after}{fraction}", text.strip(" "), re.ASCII)
     if match is None:
         return None
-    sign, days, hours, minutes, seconds, fraction = match.groups()
-    whole = ((int(days or 0) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds or 0)
-    micros = whole * 1_000_000 + int((fraction or "").ljust(6, "0"))
-    return -micros if sign == "-" else micros
+    sign, *numbers, fraction = match.groups()
+    parts = [int(number) * UNIT_MICROS[unit] for unit, number in zip(units, numbers, strict=True)]
+    if any(part >= UNIT_MICROS[above] for above, part in zip(units[:-1], parts[1:], strict=True)):
+        return None
+    micros = sum(parts) + int((fraction or "").ljust(6, "0")[:6])
+    return None if micros >= 2**63 else -micros if sign == "-" else micros
+
+
+def no_interval(text: str) -> SqlError:
+    """The error that an INTERVAL is none that can be read."""
+    return SqlError(
+        f"{text} is not an interval",
+        "write INTERVAL number unit, the unit one of WEEK, DAY, HOUR, MINUTE, SECOND, MILLISECOND, MICROSECOND, or numbers of several"
+        " units, as INTERVAL '1 02:03:04.5' DAY TO SECOND or INTERVAL '1:30' MINUTE TO SECOND",
+    )
 
 
 def quantity_micros(text: str) -> int | None:
