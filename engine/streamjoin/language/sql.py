@@ -12,6 +12,9 @@ Where it differs from Spark (ANSI off), on purpose:
   arithmetic are exact, however large (nothing wraps, nothing is rounded to 38 digits); elsewhere a result that its type
   cannot hold is NULL;
 - arithmetic on FLOAT is done in DOUBLE, and so is any comparison of an integer or a decimal with a FLOAT or a DOUBLE;
+- a CAST of text that is a time without a date, as 10:00, is NULL and no time of today; a DOUBLE or FLOAT becomes the shortest text that
+  is read as the same number, where Java before 19 sometimes writes more digits; bytes that are not UTF-8 become NULL as text;
+- an INTERVAL may have fractions of every unit, not of seconds alone;
 - the session's time zone is UTC; a date minus a date may be compared with a number of days as well as an INTERVAL.
 """
 
