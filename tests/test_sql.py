@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
+from streamjoin.language.render import render
+from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection
 from streamjoin.language.tree import Literal, Reference
-from streamjoin.language.types import INTERVAL, TypeName
+from streamjoin.language.types import INT, INTERVAL, TypeName
 
 ORDERS = parse_schema(
     "id BIGINT, Qty INT, small TINYINT, price DECIMAL(10,2), rate DOUBLE, f FLOAT, name STRING, raw BINARY, day DATE, `date` DATE, "
@@ -231,6 +234,30 @@ def test_only_a_condition_is_taken_for_a_condition() -> None:
     assert parse_boolean("ok", STREAMS).sql == "orders.ok"
     with pytest.raises(SqlError, match="'qty' is a value of type INT, not a condition"):
         parse_boolean("qty", STREAMS)
+
+
+ODD_NAMES = ["a b", "a.b", "a`b", "`", "ä", "日本", "1", "1a", "1e5", "1d", "0x1", "1.5", "'", '"', "a\nb", "-", "*", "\\", "a--b"]
+ODD_NAMES += ["/*", "$1", "{x}", ":a", "?", "x'"]
+WORDS = (Path(__file__).parent / "spark_words.txt").read_text().split()
+"""Spark's keywords, reserved or not, and its functions: sql_keywords() and SHOW FUNCTIONS of Spark 4.3."""
+PLACES = [
+    *("{0}", "{0}.{0}", "-{0}", "{0} + {0} > {0}", "abs({0}) = {0}"),
+    *("CASE WHEN {0} = 1 THEN {0} ELSE -{0} END", "{0} BETWEEN {0} AND {0}", "{0} IN ({0}, 1)", "CAST({0} AS BIGINT)", "{0} IS NULL"),
+    *("NOT {0} = 1 AND {0} IS NOT NULL OR {0} < {0}", "greatest({0}, {0})", "INTERVAL 1 DAY * {0}"),
+]
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_a_column_of_any_name_is_written_so_that_it_is_read_again(chunk: int) -> None:
+    for word in [*WORDS, *ODD_NAMES][chunk::4]:
+        for name in (word, word.upper()):
+            streams = {name: Schema((Column(name, INT),))}
+            quoted = f"`{name.replace('`', '``')}`"
+            for place in PLACES if name == word else PLACES[:2]:
+                expression = parse_expression(place.format(quoted), streams)
+                assert parse_expression(expression.sql, streams) == expression
+                bare = render(expression.tree, qualified=False)
+                assert parse_expression(bare, streams) == expression
 
 
 def test_a_condition_may_have_any_number_of_conjuncts() -> None:

@@ -21,6 +21,10 @@ _LEVELS = {"add": _SUM, "subtract": _SUM, "multiply": _PRODUCT, "divide": _PRODU
 _WORDS = {"or": (" OR ", _OR), "and": (" AND ", _AND)}
 _INTERVAL_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 
+_TAKEN = {*Spark.Tokenizer.KEYWORDS, *Spark.Parser.NO_PAREN_FUNCTION_PARSERS, "WHILE"}
+"""Words that mean something else where a column may stand: keywords, what sqlglot takes for a function without parentheses, as IF, and for a
+statement."""
+
 
 def render(node: Node, *, qualified: bool = True) -> str:
     """The node as Spark SQL that parses to an equal tree; ``qualified``: columns carry their stream's name."""
@@ -106,5 +110,5 @@ def _render_literal(literal: Literal) -> tuple[str, int]:
 @lru_cache(maxsize=4096)
 def _name(name: str) -> str:
     """An identifier, in backticks unless it is a plain word that means nothing else."""
-    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in Spark.Tokenizer.KEYWORDS
+    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in _TAKEN
     return name if plain else f"`{name.replace('`', '``')}`"
