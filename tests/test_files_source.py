@@ -23,6 +23,7 @@ from streamjoin.io import files, files_plan, files_reader, seen
 from streamjoin.io.base import MAX_BATCH_ROWS, Position, Rejected, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig, FilesSplit
+from streamjoin.io.sinks import json_lines
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block
 
 NOW = 2_000_000_000.0
@@ -452,6 +453,7 @@ def parse_one(text: TextFormat, line: bytes, schema: pa.Schema) -> dict[str, Any
         ("l", "-9223372036854775808", -(2**63)),
         ("l", "1e3", 1000),
         ("i", "2.0", 2),
+        ("l", "9223372036854775807.0", 2**63 - 1),
         ("d", "0.1", 0.1),
         ("d", "7", 7.0),
         ("d", '"NaN"', float("nan")),
@@ -489,10 +491,10 @@ def test_json_values_arrive_exactly(column: str, written: str, value: object) ->
         ("b", "1", "1 is not a value of BOOLEAN"),
         ("b", '"true"', '"true" is not a value of BOOLEAN'),
         ("i", "2147483648", '"2147483648" is not a value of INT'),
-        ("i", "1.5", "1.5 is not a value of INT"),
+        ("i", "1.5", '"1.5" is not a value of INT'),
         ("i", '"1"', '"1" is not a value of INT'),
-        ("l", "1e30", "1e30 is not a value of BIGINT"),
-        ("l", "1e999999999", "1e999999999 is not a value of BIGINT"),
+        ("l", "1e30", '"1e30" is not a value of BIGINT'),
+        ("l", "1e999999999", '"1e999999999" is not a value of BIGINT'),
         ("l", "true", "true is not a value of BIGINT"),
         ("d", "1e400", '"1e400" is not a value of DOUBLE'),
         ("f", "1e300", '"1e300" is not a value of FLOAT'),
@@ -520,6 +522,31 @@ def test_a_json_value_of_a_wrong_type_is_rejected_by_column_and_value(column: st
     assert isinstance(found, str), found
     assert found.startswith(f"column {column}: ")
     assert shown in found
+
+
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize("micros", [0, 1, 2**63 - 1, -(2**63), 2_932_897 * DAY, -719_162 * DAY - 1, -719_528 * DAY - 1, 20_000 * DAY])
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_a_time_of_any_year_is_read_as_it_is_written(micros: int, kind: str) -> None:
+    schema = pa.schema([ALL.field(name) for name in ("da", "at", "n")])
+    numbers = [pa.array([micros // DAY], pa.int32()), pa.array([micros]), pa.array([micros])]
+    written = pa.record_batch([number.cast(item.type) for number, item in zip(numbers, schema, strict=True)], schema=schema)
+    line = bytes(json_lines(written)).strip()
+    text: TextFormat = JsonFormat(schema)
+    if kind == "csv":
+        text, line = CsvFormat(schema, ",", None, "x"), ",".join(json.loads(line).values()).encode()
+    (records,) = parse_block(text, line, schema, "x", 0)
+    assert records.rejected == []
+    assert records.batch == written
+
+
+@pytest.mark.parametrize("text", ["+2026-1", "+10000-01-01junk", "10000-01-01", "+12026-13-01", "+99999999-01-01", "+12026-01-01T25:00Z"])
+def test_a_far_time_is_iso_8601(text: str) -> None:
+    for name in ("da", "at"):
+        schema = pa.schema([ALL.field(name)])
+        assert "is not a value of" in str(parse_one(JsonFormat(schema), f'{{"{name}": "{text}"}}'.encode(), schema))
 
 
 LITERALS = [b"null", b" null\t", b"5", b'"x"', b"[]", b"[null]", b"true", b"NaN"]
@@ -591,6 +618,10 @@ def test_a_rejected_record_keeps_its_text_and_place() -> None:
         (b",,,,,,,,,,", [None] * 11),
         (b',,,,,,"",,,,', [*[None] * 6, "", *[None] * 4]),
         (b" true , 7 ,9,inf,nan,.5, a ,,2026-01-01 ,2026-01-01,", None),
+        (b",1.0, -3.00 ,,,,,,,,", [None, 1, -3, *[None] * 8]),
+        (b",1e3,9223372036854775807.0,,,,,,,,", [None, 1000, 2**63 - 1, *[None] * 8]),
+        (b",,9223372036854775808.0,,,,,,,,", 'column l: "9223372036854775808.0" is not a value of BIGINT'),
+        (b",2147483648.0,,,,,,,,,", 'column i: "2147483648.0" is not a value of INT'),
         (b"x,,,,,,,,,,", 'column b: "x" is not a value of BOOLEAN'),
         (b",3000000000,,,,,,,,,", 'column i: "3000000000" is not a value of INT'),
         (b",0x10,,,,,,,,,", 'column i: "0x10" is not a value of INT'),

@@ -26,7 +26,7 @@ import pyarrow.json
 
 from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Text, count_records, record_lines
-from streamjoin.io.values import ARROW_DIGITS, Problems, exact_decimal, from_text, misfit
+from streamjoin.io.values import ARROW_DIGITS, Problems, from_text, misfit
 
 if TYPE_CHECKING:
     from streamjoin.io.plain_json import PlainJson
@@ -297,7 +297,7 @@ def _taker(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_boolean(kind):
         return lambda value: value if isinstance(value, bool) else None
     if pa.types.is_integer(kind):
-        return lambda value: _whole(value) if type(value) is _Number else None
+        return lambda value: value if type(value) is _Number else None
     if pa.types.is_floating(kind):
         return lambda value: value if type(value) is _Number or value in ("NaN", "Infinity", "-Infinity") else None
     if pa.types.is_decimal(kind):
@@ -312,14 +312,6 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _whole(value: _Number) -> str | None:
-    """An integer's digits, also where it is written as 1.0 or 1e3; None where it is none."""
-    if value.lstrip("-").isdigit():
-        return value
-    exact = exact_decimal(value, 0)
-    return None if exact is None or exact.adjusted() > 20 else str(int(exact))
 
 
 class CsvFormat:

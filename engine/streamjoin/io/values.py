@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.types import arrow_type
+from streamjoin.language.temporal import date_days, timestamp_micros
 from streamjoin.language.types import DataType, TypeName
 
 Problems: TypeAlias = MutableMapping[int, str]
@@ -34,6 +35,7 @@ _MICROS_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 ARROW_DIGITS = 38
 """Arrow makes right decimals of texts of so many characters, less the type's scale, that have no exponent."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FAR = re.compile(r"[+-][0-9]{4,7}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?)?")
 _EXACT = decimal.Context(76, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 Step: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -49,7 +51,8 @@ def sql_name(kind: pa.DataType) -> str:
 def from_text(column: pa.Array, kind: pa.DataType, name: str, problems: Problems) -> pa.Array:
     """Strings as values of ``kind``; O(length), and O(PARTS * log length) steps for each value that does not fit.
 
-    Times are ISO 8601: without a zone UTC is meant, and a wall-clock column ignores a zone. Bytes are base64.
+    Times are ISO 8601: without a zone UTC is meant, a wall-clock column ignores a zone, and years below 0 and above 9999 have a sign. Bytes
+    are base64. An integer may be written as 1.0 or 1e3.
     """
     if pa.types.is_string(kind):
         return column
@@ -149,9 +152,25 @@ def _text_step(kind: pa.DataType) -> Step:
         except pa.ArrowInvalid:
             if len(column) > 1:
                 raise
-            return parse(pc.utf8_trim_whitespace(column), kind)
+            trimmed = pc.utf8_trim_whitespace(column)
+            try:
+                return parse(trimmed, kind)
+            except pa.ArrowInvalid:
+                return _far_time(trimmed[0].as_py(), kind)
 
     return step
+
+
+def _far_time(text: str, kind: pa.DataType) -> pa.Array:
+    """A time of a year that has a sign, as ISO 8601 writes those before year 0 and after 9999."""
+    match = _FAR.fullmatch(text)
+    if match and pa.types.is_timestamp(kind):
+        number = timestamp_micros(text, zoned=kind.tz is not None)
+    else:
+        number = date_days(text) if match and pa.types.is_date(kind) and not match[1] else None
+    if number is None:
+        raise pa.ArrowInvalid("no time")
+    return pa.array([number], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
 
 
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -162,7 +181,14 @@ def _integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     # NB: Arrow reads "0xFF", as -1 where the type has eight bits.
     if pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py():
         raise pa.ArrowInvalid("hexadecimal")
-    return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        whole = pc.replace_substring_regex(column, r"^([0-9+-]+)\.0+$", r"\1")
+        if len(whole) == 1:
+            exact = exact_decimal(whole[0].as_py(), 0)
+            whole = whole if exact is None or exact.adjusted() > 20 else pa.array([str(int(exact))])
+        return whole.cast(kind)
 
 
 def _floats(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -22,8 +22,8 @@ _WORDS = {"or": (" OR ", _OR), "and": (" AND ", _AND)}
 _INTERVAL_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 
 _TAKEN = {*Spark.Tokenizer.KEYWORDS, *Spark.Parser.NO_PAREN_FUNCTION_PARSERS, "WHILE"}
-"""Words that mean something else where a column may stand: keywords, what sqlglot takes for a function without parentheses, as IF, and for a
-statement."""
+"""Words that mean something else where a column may stand: keywords, and what sqlglot takes for a function without parentheses, as IF, or
+for a statement."""
 
 
 def render(node: Node, *, qualified: bool = True) -> str:

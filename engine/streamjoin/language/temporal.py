@@ -141,7 +141,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int, between: str = " ") -> str:
-    """:func:`date_text`, ``between`` and ``hh:mm:ss``, with as many digits of a second as there are."""
+    """:func:`date_text`, ``between`` and ``hh:mm:ss``, with as many digits of a second as there are: none or up to six."""
     days, rest = divmod(micros, MICROS_PER_DAY)
     seconds, fraction = divmod(rest, 1_000_000)
     text = f"{date_text(days)}{between}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
