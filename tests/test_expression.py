@@ -341,3 +341,21 @@ def test_only_rows_where_the_condition_is_true_are_selected() -> None:
     rows = evaluator.select({("o", "b"): pa.array([2, None, 1, 3])})
     assert rows.dtype == np.int64
     assert rows.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "upper", "lower"),
+    [
+        ("straße", "STRASSE", "straße"),
+        ("\u0149", "\u02bcN", "\u0149"),
+        ("ﬁ", "FI", "ﬁ"),
+        ("İ", "İ", "i\u0307"),
+        ("ΌΣΟΣ", "ΌΣΟΣ", "όσος"),
+        ("ẞ", "ẞ", "ß"),
+        ("ǆ", "Ǆ", "ǆ"),
+        ("aZ", "AZ", "az"),
+    ],
+)
+def test_upper_and_lower_case_are_those_of_spark(text: str, upper: str, lower: str) -> None:
+    assert evaluate("upper(s)", s=[text, None, "é"]) == [upper, None, "É"]
+    assert evaluate("lower(s)", s=[text, None]) == [lower, None]

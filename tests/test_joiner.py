@@ -193,7 +193,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("before", "after", "slide"), [(20, 30, 0), (20, 30, 7), (3, 3, 20), (0, 40, 16), (40, 0, 1), (2**40, 2**41, 1000)])
+@pytest.mark.parametrize(("before", "after", "slide"), [(20, 30, 0), (20, 30, 7), (3, 3, 20), (0, 40, 16), (40, 0, 1), (2**40, 2**41, 9)])
 def test_a_window_counts_in_whole_numbers_to_the_ends_of_int64(before: int, after: int, slide: int, seed: int) -> None:
     rng = random.Random(seed)
     window = Window(WindowKind.RANGE, before_micros=before, after_micros=after, slide_micros=slide)

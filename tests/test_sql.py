@@ -206,6 +206,8 @@ def test_a_text_of_which_only_a_part_is_an_interval_is_refused(text: str) -> Non
         ("qty > 'many'", "'many' is no INT; write a number"),
         ("day - paid > rate", "compare an INTERVAL with an INTERVAL"),
         ("at + at", "TIMESTAMP \\+ TIMESTAMP has no meaning"),
+        (r"name LIKE 'a\\b'", "has a backslash that escapes none of"),
+        (r"name LIKE 'a\\'", "has a backslash that escapes none"),
         ("INTERVAL 1 MONTH", "is not an interval; write INTERVAL number unit"),
         ("CAST(raw AS INT)", "cannot CAST orders.raw from BINARY to INT"),
         ("CAST(qty AS INTERVAL)", "cannot CAST to INTERVAL"),

@@ -50,7 +50,7 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?0*(\d{1,10}))?")
 _NAMED = {sign + name: value for sign, value in [("", "inf"), ("+", "inf"), ("-", "-inf")] for name in ("inf", "infinity")} | {"nan": "nan"}
 
 
-def _per_distinct(array: pa.Array, convert: Callable[[str], Any], type_: pa.DataType) -> pa.Array:
+def per_distinct(array: pa.Array, convert: Callable[[str], Any], type_: pa.DataType) -> pa.Array:
     """Converts each distinct text once."""
     encoded = array.dictionary_encode()
     converted = pa.array([convert(text) for text in encoded.dictionary.to_pylist()], type_)
@@ -159,7 +159,7 @@ def cast(frame: Frame, node: Call) -> pa.Array:
         return _texts(array, source.type)
     if source.type == STRING and is_point(target):
         parse = date_days if target == DATE else partial(timestamp_micros, zoned=target == TIMESTAMP)
-        parsed = _per_distinct(array, parse, pa.int64())
+        parsed = per_distinct(array, parse, pa.int64())
         return frame.exact_out(exact_of(parsed, BIGINT), target)
     return array.cast(arrow_type(target))
 
@@ -190,8 +190,8 @@ def _cast_number(frame: Frame, source: Node, target: DataType) -> pa.Array:
         return frame.real_out(exact.real(), target) if is_float(target) else frame.exact_out(exact, target)
     if source.type == STRING:
         if is_float(target):
-            return _per_distinct(frame.value(source), _parsed_real, pa.string()).cast(arrow_type(target))
-        return _per_distinct(frame.value(source), lambda text: _parsed_number(text, target), arrow_type(target))
+            return per_distinct(frame.value(source), _parsed_real, pa.string()).cast(arrow_type(target))
+        return per_distinct(frame.value(source), lambda text: _parsed_number(text, target), arrow_type(target))
     micros = frame.exact(source)
     seconds = Exact(micros.values // 1_000_000, micros.valid, 0, micros.limit() // 1_000_000 + 1)
     return frame.exact_out(seconds, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -299,6 +300,8 @@ class Analyzer:
         left, right = self._string(function, source.this), self._string(function, source.expression)
         if function == "like" and not isinstance(right, Literal):
             raise SqlError(f"the pattern of LIKE, {render(right)}, is not a literal", "use startswith, endswith or contains")
+        if function == "like" and isinstance(right, Literal) and re.search(r"\\(?![_%\\])", re.sub(r"\\[_%\\]", "", str(right.value))):
+            raise SqlError(f"the pattern of LIKE, {render(right)}, has a backslash that escapes none of %, _ and \\", "write it twice")
         call = Call(function, (left, right), BOOLEAN)
         return Call("not", (call,), BOOLEAN) if source.args.get("negate") else call
 
