@@ -51,7 +51,7 @@ def test_every_type_that_a_column_may_have_can_be_declared() -> None:
         ("p DECIMAL(3,4)", r"DECIMAL\(3,4\) is not a type"),
         ("p DECIMAL(1,2,3)", "is not a type"),
         ("id INT, ID STRING", "column ID is declared twice"),
-        ("_key INT", "begins with an underscore; rename it"),
+        ("_key INT", "is the engine's own; rename it"),
     ],
 )
 def test_a_schema_that_cannot_be_is_refused_with_a_remedy(ddl: str, message: str) -> None:
