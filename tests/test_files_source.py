@@ -574,7 +574,7 @@ def test_a_decimal_is_what_is_written_or_is_rejected(scale: int, kind: str) -> N
         number = str(int(digits[:at])) + ("." + digits[at:] if digits[at:] else "")
         numbers.append(number + (f"e{generator.randint(-45, 45)}" if generator.random() < 0.3 else ""))
     text: TextFormat = CsvFormat(schema, ",", None, "x") if kind == "csv" else JsonFormat(schema)
-    form = {"json": '{{"m": {}}}', "json text": '{{"m": "{}"}}', "csv": "{}"}[kind]
+    form = {"json": '{{"m": {}}}', "json text": '{{"\\u006d": "{}"}}', "csv": "{}"}[kind]
     found: dict[int, object] = {}
     for records in parse_block(text, "\n".join(map(form.format, numbers)).encode(), schema, "x", 0):
         found |= dict(zip(records.offsets().tolist(), records.batch["m"].to_pylist(), strict=True))

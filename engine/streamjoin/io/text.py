@@ -168,12 +168,15 @@ class JsonFormat:
         # Arrow reads numbers and booleans strictly; the other types come as strings and are converted here, so that
         # both ways of parsing agree on what a date is.
         native = [item if self._is_native(item.type) else pa.field(item.name, pa.string()) for item in schema]
-        scales = [item.type.scale for item in schema if pa.types.is_decimal(item.type)]
-        self._wrapping: re.Pattern[bytes] | None = None
-        """Finds the numbers that Arrow may give as other decimals than are written: it multiplies without a look at what overflows."""
-        if scales:
-            digits = rb"[0-9.]{%d}|[0-9.]+[eE][-+]?[0-9]+[\s,}\"]" % (ARROW_DIGITS + 1 - max(scales))
-            self._wrapping = re.compile(rb'[:\s"][-+]?(?:' + digits + rb")")
+        decimals = [item for item in schema if pa.types.is_decimal(item.type)]
+        self._wrapping: list[re.Pattern[bytes]] = []
+        """Find the numbers that Arrow may give as other decimals than are written: it multiplies without a look at what overflows. By
+        names as they are written; by any, for text with escapes, which names may have."""
+        if decimals:
+            most = ARROW_DIGITS + 1 - max(item.type.scale for item in decimals)
+            for key in (b"|".join(re.escape(item.name.encode()) for item in decimals), b""):
+                name = b'"(?:%s)"' % key if key else b'"'
+                self._wrapping.append(re.compile(name + rb'\s*:\s*"?[-+]?(?:[0-9.]{%d}|[0-9.]+[eE])' % most))
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema(native), unexpected_field_behavior="ignore", newlines_in_values=False
         )
@@ -206,7 +209,9 @@ class JsonFormat:
         whole = b"\n" + bytes(block) + b"\n"
         ends = sum(1 for _ in _OBJECT_ENDS.finditer(whole))
         begins = sum(1 for _ in _OBJECT_BEGINS.finditer(whole))
-        return begins == ends == lines and not _NULL_RECORD.search(whole) and not (self._wrapping and self._wrapping.search(whole))
+        if not begins == ends == lines or _NULL_RECORD.search(whole):
+            return False
+        return not self._wrapping or not self._wrapping[b"\\" in whole].search(whole)
 
     def _parse_by_arrow(self, block: Text, lines: int) -> Parsed | None:
         if not self._is_for_arrow(block, lines):
