@@ -692,11 +692,11 @@ CASES = [
         f"unknown type DUBBLE; {KINDS}",
     ),
     bad(
-        "a column that begins with _",
+        "a column of a name that queries give the engine's own",
         "id BIGINT, amount DOUBLE",
-        "_id BIGINT, amount DOUBLE",
-        'spec.streams[0].schema: "_id BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP" is refused: '
-        "column name _id begins with an underscore; rename it: such names are the engine's own",
+        "_key BIGINT, amount DOUBLE",
+        'spec.streams[0].schema: "_key BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP" is refused: '
+        "column name '_key' is the engine's own; rename it: queries show a tuple's key and time as _key and _time",
     ),
     bad(
         "a column declared twice",

@@ -97,6 +97,17 @@ def test_statistics_leave_out_no_row_that_a_filter_admits(tmp_path: Path) -> Non
         assert min(part) in lows or name in ("instant", "local", "price"), name
 
 
+def test_times_of_years_that_python_has_not_are_written_without_bounds(tmp_path: Path) -> None:
+    rows = pa.record_batch([pa.array([2**31 - 1, 0], pa.int32()).cast(pa.date32()), pa.array([1, 2])], names=["day", "id"])
+    target = sink(tmp_path, rows.schema)
+    target.publish(stage(target, 0, rows))
+    found = pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pydict()
+    assert found.get("min.day", [None]) == [None]
+    assert found["min.id"] == [1]
+    (path,) = (tmp_path / name for name in found["path"])
+    assert pq.read_table(path)["day"].cast(pa.int32()).to_pylist() == [2**31 - 1, 0]
+
+
 def test_results_appear_when_they_are_published_and_once(tmp_path: Path) -> None:
     target = sink(tmp_path)
     target.publish([], again=True)

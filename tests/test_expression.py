@@ -294,7 +294,7 @@ def test_what_cannot_be_cast_is_null() -> None:
         "1970-01-01 00:00:01.5",
         "1969-12-31 23:59:59.999999",
     ]
-    assert evaluate("CAST(w AS STRING)", w=[Decimal("1E-10")]) == ["0.0000000001"]
+    assert evaluate("CAST(w AS STRING)", w=[Decimal("1E-10")]) == ["1E-10"]
 
 
 def test_division_by_zero_is_null() -> None:
@@ -341,3 +341,21 @@ def test_only_rows_where_the_condition_is_true_are_selected() -> None:
     rows = evaluator.select({("o", "b"): pa.array([2, None, 1, 3])})
     assert rows.dtype == np.int64
     assert rows.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "upper", "lower"),
+    [
+        ("straße", "STRASSE", "straße"),
+        ("\u0149", "\u02bcN", "\u0149"),
+        ("ﬁ", "FI", "ﬁ"),
+        ("İ", "İ", "i\u0307"),
+        ("ΌΣΟΣ", "ΌΣΟΣ", "όσος"),
+        ("ẞ", "ẞ", "ß"),
+        ("ǆ", "Ǆ", "ǆ"),
+        ("aZ", "AZ", "az"),
+    ],
+)
+def test_upper_and_lower_case_are_those_of_spark(text: str, upper: str, lower: str) -> None:
+    assert evaluate("upper(s)", s=[text, None, "é"]) == [upper, None, "É"]
+    assert evaluate("lower(s)", s=[text, None]) == [lower, None]

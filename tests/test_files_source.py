@@ -23,6 +23,7 @@ from streamjoin.io import files, files_plan, files_reader, seen
 from streamjoin.io.base import MAX_BATCH_ROWS, Position, Rejected, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig, FilesSplit
+from streamjoin.io.sinks import json_lines
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block
 
 NOW = 2_000_000_000.0
@@ -435,6 +436,9 @@ ALL = pa.schema(
 )
 
 
+UNFIT_NUMBERS = ["1e400000", "1e-400000", "9" * 5_000, "0." + "0" * 5_000 + "1", "1e99999999999999999999", "1" * 37 + "e9", "1e-39", "x"]
+
+
 def parse_one(text: TextFormat, line: bytes, schema: pa.Schema) -> dict[str, Any] | str:
     """The record of a line, or what is wrong with it."""
     (records,) = parse_block(text, line, schema, "x", 0)
@@ -449,6 +453,7 @@ def parse_one(text: TextFormat, line: bytes, schema: pa.Schema) -> dict[str, Any
         ("l", "-9223372036854775808", -(2**63)),
         ("l", "1e3", 1000),
         ("i", "2.0", 2),
+        ("l", "9223372036854775807.0", 2**63 - 1),
         ("d", "0.1", 0.1),
         ("d", "7", 7.0),
         ("d", '"NaN"', float("nan")),
@@ -486,10 +491,10 @@ def test_json_values_arrive_exactly(column: str, written: str, value: object) ->
         ("b", "1", "1 is not a value of BOOLEAN"),
         ("b", '"true"', '"true" is not a value of BOOLEAN'),
         ("i", "2147483648", '"2147483648" is not a value of INT'),
-        ("i", "1.5", "1.5 is not a value of INT"),
+        ("i", "1.5", '"1.5" is not a value of INT'),
         ("i", '"1"', '"1" is not a value of INT'),
-        ("l", "1e30", "1e30 is not a value of BIGINT"),
-        ("l", "1e999999999", "1e999999999 is not a value of BIGINT"),
+        ("l", "1e30", '"1e30" is not a value of BIGINT'),
+        ("l", "1e999999999", '"1e999999999" is not a value of BIGINT'),
         ("l", "true", "true is not a value of BIGINT"),
         ("d", "1e400", '"1e400" is not a value of DOUBLE'),
         ("f", "1e300", '"1e300" is not a value of FLOAT'),
@@ -497,9 +502,14 @@ def test_json_values_arrive_exactly(column: str, written: str, value: object) ->
         ("m", "0.00001", '"0.00001" is not a value of DECIMAL(20,4)'),
         ("m", "12345678901234567", "is not a value of DECIMAL(20,4)"),
         ("m", "1e999999999", "is not a value of DECIMAL(20,4)"),
+        ("d", "1e-400", '"1e-400" is not a value of DOUBLE'),
+        ("f", "1e-60", '"1e-60" is not a value of FLOAT'),
+        ("f", "0." + "0" * 50 + "1", "is not a value of FLOAT"),
+        *(("m", f'"{text}"', "is not a value of DECIMAL(20,4)") for text in UNFIT_NUMBERS),
+        *((column, '"\\ud800"', "is not a value of") for column in ALL.names),
+        *((column, text, "is not a value of") for column in "ilm" for text in UNFIT_NUMBERS if text[0] not in "x "),
         ("s", "5", "5 is not a value of STRING"),
         ("s", '{"x": 1}', "is not a value of STRING"),
-        ("s", '"\\ud800"', "is not a value of STRING"),
         ("y", '"%"', '"%" is not a value of BINARY'),
         ("da", '"2026-02-30"', '"2026-02-30" is not a value of DATE'),
         ("at", '"yesterday"', '"yesterday" is not a value of TIMESTAMP'),
@@ -514,13 +524,73 @@ def test_a_json_value_of_a_wrong_type_is_rejected_by_column_and_value(column: st
     assert shown in found
 
 
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize("micros", [0, 1, 2**63 - 1, -(2**63), 2_932_897 * DAY, -719_162 * DAY - 1, -719_528 * DAY - 1, 20_000 * DAY])
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_a_time_of_any_year_is_read_as_it_is_written(micros: int, kind: str) -> None:
+    schema = pa.schema([ALL.field(name) for name in ("da", "at", "n")])
+    numbers = [pa.array([micros // DAY], pa.int32()), pa.array([micros]), pa.array([micros])]
+    written = pa.record_batch([number.cast(item.type) for number, item in zip(numbers, schema, strict=True)], schema=schema)
+    line = bytes(json_lines(written)).strip()
+    text: TextFormat = JsonFormat(schema)
+    if kind == "csv":
+        text, line = CsvFormat(schema, ",", None, "x"), ",".join(json.loads(line).values()).encode()
+    (records,) = parse_block(text, line, schema, "x", 0)
+    assert records.rejected == []
+    assert records.batch == written
+
+
+@pytest.mark.parametrize("text", ["+2026-1", "+10000-01-01junk", "10000-01-01", "+12026-13-01", "+99999999-01-01", "+12026-01-01T25:00Z"])
+def test_a_far_time_is_iso_8601(text: str) -> None:
+    for name in ("da", "at"):
+        schema = pa.schema([ALL.field(name)])
+        assert "is not a value of" in str(parse_one(JsonFormat(schema), f'{{"{name}": "{text}"}}'.encode(), schema))
+
+
+LITERALS = [b"null", b" null\t", b"5", b'"x"', b"[]", b"[null]", b"true", b"NaN"]
+
+
+@pytest.mark.parametrize("literal", [*LITERALS, b'{"y": "/w=="} null {}', b'{"y": "/w=="}null', b'{"y":', b"}", b"{", b"\xef\xbb\xbfnull"])
+def test_a_line_that_is_no_record_changes_none_beside_it(literal: bytes) -> None:
+    good = b'{"l": 1, "y": "/w=="}'  # bytes are read by Arrow alone
+    for before, after in [([], [good] * 3), ([good] * 3, []), ([good], [good]), ([literal], []), ([b'{"l":'], [b"1}", good + good])]:
+        lines = [*before, literal, *after]
+        (records,) = parse_block(JsonFormat(ALL), b"\n".join(lines), ALL, "x", 0)
+        assert [item.position for item in records.rejected] == [at for at, line in enumerate(lines) if line != good]
+        assert [row["l"] for row in records.batch.to_pylist()] == [1] * lines.count(good)
+
+
+@pytest.mark.parametrize("scale", [0, 4, 19, 35, 38])
+@pytest.mark.parametrize("kind", ["json", "json text", "csv"])
+def test_a_decimal_is_what_is_written_or_is_rejected(scale: int, kind: str) -> None:
+    generator = random.Random(scale)
+    schema = pa.schema([("m", pa.decimal128(38, scale))])
+    numbers = []
+    for _ in range(1_000):
+        digits = "".join(generator.choices("0123456789", k=generator.randint(1, 42)))
+        at = generator.randint(1, len(digits))
+        number = str(int(digits[:at])) + ("." + digits[at:] if digits[at:] else "")
+        numbers.append(number + (f"e{generator.randint(-45, 45)}" if generator.random() < 0.3 else ""))
+    text: TextFormat = CsvFormat(schema, ",", None, "x") if kind == "csv" else JsonFormat(schema)
+    form = {"json": '{{"m": {}}}', "json text": '{{"\\u006d": "{}"}}', "csv": "{}"}[kind]
+    found: dict[int, object] = {}
+    for records in parse_block(text, "\n".join(map(form.format, numbers)).encode(), schema, "x", 0):
+        found |= dict(zip(records.offsets().tolist(), records.batch["m"].to_pylist(), strict=True))
+    for row, number in enumerate(numbers):
+        numerator, denominator = Decimal(number).as_integer_ratio()
+        whole, rest = divmod(numerator * 10**scale, denominator)
+        assert found.get(row) == (None if rest or whole >= 10**38 else Decimal(number)), number
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
         (b"{", "is not a JSON object on one line"),
         (b'{"l": 1} {"l": 2}', "is not a JSON object on one line: Extra data at character 9"),
         (b"[1]", "is not a JSON object"),
-        (b"5", "is not a JSON object"),
+        *((literal, "is not a JSON object") for literal in LITERALS),
         (b'{"l": 1, "l": 2}', "column l: is given twice"),
         (b'{"s": "\xff"}', "is not UTF-8 (byte 7 of the line)"),
         (b"[" * 100_000, "too deeply nested"),
@@ -548,11 +618,18 @@ def test_a_rejected_record_keeps_its_text_and_place() -> None:
         (b",,,,,,,,,,", [None] * 11),
         (b',,,,,,"",,,,', [*[None] * 6, "", *[None] * 4]),
         (b" true , 7 ,9,inf,nan,.5, a ,,2026-01-01 ,2026-01-01,", None),
+        (b",1.0, -3.00 ,,,,,,,,", [None, 1, -3, *[None] * 8]),
+        (b",1e3,9223372036854775807.0,,,,,,,,", [None, 1000, 2**63 - 1, *[None] * 8]),
+        (b",,9223372036854775808.0,,,,,,,,", 'column l: "9223372036854775808.0" is not a value of BIGINT'),
+        (b",2147483648.0,,,,,,,,,", 'column i: "2147483648.0" is not a value of INT'),
         (b"x,,,,,,,,,,", 'column b: "x" is not a value of BOOLEAN'),
         (b",3000000000,,,,,,,,,", 'column i: "3000000000" is not a value of INT'),
         (b",0x10,,,,,,,,,", 'column i: "0x10" is not a value of INT'),
         (b",1.5,,,,,,,,,", 'column i: "1.5" is not a value of INT'),
         (b",,,1e999,,,,,,,", 'column d: "1e999" is not a value of DOUBLE'),
+        (b",,,1e-400,,,,,,,", 'column d: "1e-400" is not a value of DOUBLE'),
+        *((f",,,,,{text},,,,,".encode(), "is not a value of DECIMAL(20,4)") for text in UNFIT_NUMBERS),
+        *((f",,{text},,,,,,,,".encode(), "is not a value of BIGINT") for text in UNFIT_NUMBERS),
         (b",,,,,1.00001,,,,,", 'column m: "1.00001" is not a value of DECIMAL(20,4)'),
         (b",,,,,,,,,,,", "has 12 values, not 11"),
         (b"1", "has 1 value, not 11"),
@@ -583,6 +660,22 @@ def test_csv_columns_are_found_by_the_header_of_each_file(tmp_path: Path) -> Non
     plan = source.plan(None, 100, NOW)
     with pytest.raises(SourceError, match=r"d\.csv: its header has no column named id; it names key, name"):
         read(source, plan)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\r\n", "\n\n\n", "\ufeff", "\ufeff\n", " ", "id"])
+def test_a_csv_file_without_records_needs_no_header(tmp_path: Path, content: str) -> None:
+    put(tmp_path / "a.csv", content, NOW - 9)
+    put(tmp_path / "b.csv", "id\n1\n", NOW - 8)
+    for exact in (True, False):
+        source = make(tmp_path, "csv", ID, exact=exact)
+        assert read(source, source.plan(None, 100, NOW)) == ([{"id": 1}], [])
+
+
+def test_a_csv_file_whose_first_line_is_blank_but_has_records_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", "\nid\n1\n", NOW - 9)
+    source = make(tmp_path, "csv", ID, exact=True)
+    with pytest.raises(SourceError, match=r"a\.csv: its header has no column named id; it names none"):
+        read(source, source.plan(None, 100, NOW))
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamjoin.kernel.expansion import between
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.run import Run, sort_run
 from streamjoin.language.ddl import parse_schema
@@ -212,3 +213,52 @@ def test_a_joiner_that_cannot_work_is_refused(change: dict[str, object], complai
     arguments = {"output": output, "streams": ("orders", "payments"), **change}
     with pytest.raises(ValueError, match=complaint):
         Joiner(CLOSE, WINDOW, None, None, **arguments)  # type: ignore[arg-type]
+
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("before", "after", "slide"), [(20, 30, 0), (20, 30, 7), (3, 3, 20), (0, 40, 16), (40, 0, 1), (2**40, 2**41, 9)])
+def test_a_window_counts_in_whole_numbers_to_the_ends_of_int64(before: int, after: int, slide: int, seed: int) -> None:
+    rng = random.Random(seed)
+    window = Window(WindowKind.RANGE, before_micros=before, after_micros=after, slide_micros=slide)
+
+    def moments() -> list[int]:
+        near = [rng.choice([LEAST + rng.randint(0, 60), MOST - rng.randint(0, 60), rng.randint(-60, 60)]) for _ in range(40)]
+        if seed % 2:
+            return [*near, LEAST, MOST, LEAST + 1, MOST - 1]
+        return [moment for moment in near if (seed == 0) == (moment < 0)]
+
+    def begin(moment: int) -> int:
+        return moment // slide * slide if slide else moment
+
+    def inside(first: int, second: int) -> bool:
+        return second <= begin(first) + after if second >= first else first <= begin(second) + before
+
+    def run(times: list[int]) -> Run:
+        columns = {
+            "_key": pa.array([0] * len(times), pa.int64()),
+            "_unit": pa.array([0] * len(times), pa.uint32()),
+            "_time": pa.array(times, pa.int64()),
+            **({"_aux": pa.array(np.array(times) // slide * slide)} if slide else {}),
+            "id": pa.array(range(len(times)), pa.int64()),
+            "price": pa.array([0] * len(times), pa.int64()),
+            "currency": pa.nulls(len(times), pa.string()),
+        }
+        return Run.of(sort_run(pa.RecordBatch.from_pydict(columns)))
+
+    left, right = moments(), moments()
+    wanted = Counter(
+        (i, j)
+        for i, first in enumerate(left)
+        for j, second in enumerate(right)
+        if inside(first, second)
+    )
+    assert pairs_of(list(joiner(window=window).join(run(left), run(right)))) == wanted
+    for side, (probe, held) in enumerate([(left, right), (right, left)]):
+        earliest, latest, _ = between(window, run(probe), run(held), side, slice(None))
+        for moment, low, high in zip(probe, earliest.tolist(), latest.tolist(), strict=True):
+            for other in held:
+                first, second = (other, moment) if side else (moment, other)
+                assert (low <= other <= high) == inside(first, second)

@@ -18,7 +18,7 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import key_type
-from streamjoin.kernel.types import arrow_schema
+from streamjoin.kernel.types import arrow_schema, held_fields
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression
@@ -127,7 +127,7 @@ class Taken:
         """Whether each tuple that is held is in all places."""
         self.is_tracked = bool(tracked_for)
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
-        self.payload = arrow_schema(stream.schema.select(stream.payload))
+        self.payload = pa.schema(held_fields(stream.schema.select(stream.payload)))
         self.where = Evaluator(stream.where) if stream.where else None
         self.punctuation = None if stream.punctuation is None else tuple(map(Evaluator, stream.punctuation))
 
@@ -149,7 +149,7 @@ def held_schema(
         fields += [pa.field(before(name), pa.int64()) for name in others]
     if is_tracked:
         fields.append(pa.field(ID, pa.int64()))
-    return pa.schema(fields + list(arrow_schema(stream.schema.select(stream.payload))))
+    return pa.schema(fields + held_fields(stream.schema.select(stream.payload)))
 
 
 class Plan:

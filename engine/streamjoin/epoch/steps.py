@@ -33,10 +33,10 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
-from streamjoin.kernel.types import arrow_schema, output_schema
+from streamjoin.kernel.types import held_fields, output_schema
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.layout import PlacedGraph
-from streamjoin.language.schema import Schema
+from streamjoin.language.schema import Schema, held_name
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
 from streamjoin.language.tree import Reference, conjunction
@@ -128,7 +128,7 @@ class Step:
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
         self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
         read = {name for each in (residual, where, *(each for _, each in output)) if each is not None for name in each.columns}
-        self.columns = [field for field in arrow_schema(names[self.stream]) if (self.stream, field.name) in read]
+        self.columns = held_fields(Schema(tuple(column for column in names[self.stream].columns if (self.stream, column.name) in read)))
         """Of the stream's tuples: those that the step reads, or gives."""
         self.reference = reference_to(self.stream) if self.stream in refers else None
         """The column of references to the stream's tuples that it gives; None: it gives none."""
@@ -407,12 +407,12 @@ class Finisher:
             stream: [column.name for column in schemas[stream] if (stream, column.name) in join.at_end(number)]
             for number, stream in enumerate(join.graph.streams)
         }
-        self.schemas = {stream: arrow_schema(schemas[stream].select(tuple(names))) for stream, names in self._columns.items()}
+        self.schemas = {stream: pa.schema(held_fields(schemas[stream].select(tuple(names)))) for stream, names in self._columns.items()}
         """By stream, of the tuples that are fetched."""
 
     def tuples(self, stream: str, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
         """The columns that results need, of these rows of a stream's held batch."""
-        return take(batch.select(self._columns[stream]), pa.array(rows))
+        return take(batch.select(self.schemas[stream].names), pa.array(rows))
 
     def results(self, found: pa.RecordBatch, fetched: Mapping[str, Fetched]) -> pa.RecordBatch:
         """The results of what was found, which may be fewer: ``where`` is for results. O(n log fetched)."""
@@ -424,7 +424,7 @@ class Finisher:
         for stream, tuples in fetched.items():
             if reference_to(stream) in found.schema.names:
                 rows = pa.array(np.searchsorted(tuples.references, found.column(reference_to(stream)).to_numpy()))
-                columns |= {(stream, name): take(tuples.batch.column(name), rows) for name in self._columns[stream]}
+                columns |= {(stream, name): take(tuples.batch.column(held_name(name)), rows) for name in self._columns[stream]}
         count = found.num_rows
         if self._where is not None:
             chosen = pa.array(self._where.select(columns, count))

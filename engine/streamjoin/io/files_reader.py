@@ -136,12 +136,13 @@ class FilesReader:
         except FileNotFoundError:
             raise gone(folder.path(part.name)) from None
         with contextlib.closing(file):
-            text = self._format(file, formats)
             for block_start, raw in read_range(file, part.start, part.end):
                 skipped, block = records_from(block_start, raw, self.config.has_header)
                 offset = block_start + skipped
-                found = parse_block(text, block, self.schema, printable(part.name), offset)
-                yield count_records(block, text.space), found
+                count = count_records(block, self.config.space)
+                # Where there are no records, there need be no header either: what writes it may have stopped before.
+                text = self._format(file, formats) if count else None
+                yield count, [] if text is None else parse_block(text, block, self.schema, printable(part.name), offset, count)
 
     def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
         """How the file is written, which for CSV its first line says."""

@@ -97,7 +97,7 @@ def _limit(kind: pa.DataType) -> int:
 
 
 def _column(block: np.ndarray, kind: pa.DataType, cells: np.ndarray, given: np.ndarray) -> pa.Array | None:
-    """None where a double is too large."""
+    """None where a double is too large, or as small as zero."""
     if kind == pa.float64() and not _cast_inexact(block, cells, given):
         return None
     rows = len(cells)
@@ -114,13 +114,13 @@ def _column(block: np.ndarray, kind: pa.DataType, cells: np.ndarray, given: np.n
 
 
 def _cast_inexact(block: np.ndarray, cells: np.ndarray, given: np.ndarray) -> bool:
-    """Makes doubles of what are strings so far; False where one is too large."""
+    """Makes doubles of what are strings so far; False where one is too large, or so small that zero comes of it."""
     rows = np.flatnonzero(given == INEXACT)
     if len(rows):
         given[rows] = VALUE
         values = _texts(block, cells[rows], given[rows]).cast(pa.float64()).to_numpy()
         cells[rows] = values.view(np.int64)
-        return not np.isinf(values).any()
+        return not (np.isinf(values) | (values == 0)).any()
     return True
 
 

@@ -26,6 +26,8 @@ from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
+from streamjoin.kernel.arrays import time_texts
+from streamjoin.language.temporal import date_text, timestamp_text
 from streamjoin.state.storage import StorageError
 
 ROW_GROUP_ROWS = 128 * 1024
@@ -339,8 +341,10 @@ def json_values(column: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind):
         return column.cast(pa.int64()).cast(pa.string())
     if pa.types.is_timestamp(kind):
-        text = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
-    elif pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        text = _times(column)
+    elif pa.types.is_date(kind):
+        text = time_texts(column, date_text)
+    elif pa.types.is_decimal(kind):
         text = column.cast(pa.string())
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         encoded = [None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()]
@@ -350,6 +354,13 @@ def json_values(column: pa.Array) -> pa.Array:
     else:
         raise SinkError(f"a column of type {kind} cannot be written as JSON; cast it in output.select")
     return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _times(column: pa.Array) -> pa.Array:
+    """ISO 8601: years below 0 and above 9999 with their sign and all their digits."""
+    zone = "" if column.type.tz is None else "Z"
+    text = column.cast(pa.string()) if column.type.unit != "us" else time_texts(column, lambda micros: timestamp_text(micros) + zone)
+    return pc.replace_substring(text, " ", "T", max_replacements=1)
 
 
 def json_lines(batch: pa.RecordBatch, values: Callable[[pa.Array], pa.Array] = json_values) -> pa.Buffer | bytes:

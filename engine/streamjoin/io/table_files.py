@@ -295,8 +295,11 @@ def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         full = [chunk for chunk in chunks if chunk.num_values]
         if not full or any(not chunk.has_min_max for chunk in full):
             continue
-        low = _bound(min(chunk.min for chunk in full), field.type)
-        high = _bound(max(chunk.max for chunk in full), field.type)
+        try:
+            low = _bound(min(chunk.min for chunk in full), field.type)
+            high = _bound(max(chunk.max for chunk in full), field.type)
+        except OverflowError:  # a time that Python cannot hold, of a year above 9999 or below 1
+            continue
         if low is not None and high is not None:
             found["minValues"][field.name], found["maxValues"][field.name] = low, high
     return found

@@ -11,9 +11,9 @@ depend on its neighbours.
 from __future__ import annotations
 
 import base64
-import decimal
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +26,7 @@ import pyarrow.json
 
 from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Text, count_records, record_lines
-from streamjoin.io.values import Problems, from_text, misfit
+from streamjoin.io.values import ARROW_DIGITS, Problems, from_text, misfit
 
 if TYPE_CHECKING:
     from streamjoin.io.plain_json import PlainJson
@@ -38,6 +38,11 @@ ARROW_BYTES = (1 << 31) - 2
 """Arrow's parsers take blocks of less."""
 FEW_LINES = 512
 """So few are parsed line by line."""
+_OBJECT_BEGINS = re.compile(rb"\n[ \t\r]*\{")
+_OBJECT_ENDS = re.compile(rb"\}[ \t\r]*\n")
+_NULL_RECORD = re.compile(rb"\}\s*null")
+_VANISHING = re.compile(rb'[:\s"]-?(?:[0-9.]{39}|[0-9.]+[eE]-[0-9]{2})')
+"""Numbers that may be too small for a FLOAT; most strings that look like one are none."""
 
 
 @dataclass
@@ -163,6 +168,15 @@ class JsonFormat:
         # Arrow reads numbers and booleans strictly; the other types come as strings and are converted here, so that
         # both ways of parsing agree on what a date is.
         native = [item if self._is_native(item.type) else pa.field(item.name, pa.string()) for item in schema]
+        decimals = [item for item in schema if pa.types.is_decimal(item.type)]
+        self._wrapping: list[re.Pattern[bytes]] = []
+        """Find the numbers that Arrow may give as other decimals than are written: it multiplies without a look at what overflows. By
+        names as they are written; by any, for text with escapes, which names may have."""
+        if decimals:
+            most = ARROW_DIGITS + 1 - max(item.type.scale for item in decimals)
+            for key in (b"|".join(re.escape(item.name.encode()) for item in decimals), b""):
+                name = b'"(?:%s)"' % key if key else b'"'
+                self._wrapping.append(re.compile(name + rb'\s*:\s*"?[-+]?(?:[0-9.]{%d}|[0-9.]+[eE])' % most))
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema(native), unexpected_field_behavior="ignore", newlines_in_values=False
         )
@@ -187,7 +201,21 @@ class JsonFormat:
 
         return PlainJson(self._schema) if understands(self._schema) else None
 
+    def _is_for_arrow(self, block: Text, lines: int) -> bool:
+        """Whether each line is an object, so that none can complete another, and no null stands where Arrow takes it for a record.
+
+        Arrow ends the process at a null in front of all records, and counts one behind a record as a record.
+        """
+        whole = b"\n" + bytes(block) + b"\n"
+        ends = sum(1 for _ in _OBJECT_ENDS.finditer(whole))
+        begins = sum(1 for _ in _OBJECT_BEGINS.finditer(whole))
+        if not begins == ends == lines or _NULL_RECORD.search(whole):
+            return False
+        return not self._wrapping or not self._wrapping[b"\\" in whole].search(whole)
+
     def _parse_by_arrow(self, block: Text, lines: int) -> Parsed | None:
+        if not self._is_for_arrow(block, lines):
+            return None
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         try:
             str(block, "utf-8")
@@ -200,15 +228,17 @@ class JsonFormat:
         columns = []
         for item in self._schema:
             column = _single(table.column(item.name))
-            if not self._is_trusted(column, item.type):
+            if not self._is_trusted(column, item.type, block):
                 return None
             columns.append(column if column.type == item.type else from_text(column, item.type, item.name, problems))
         return Parsed(columns, problems=problems)
 
     @staticmethod
-    def _is_trusted(column: pa.Array, kind: pa.DataType) -> bool:
-        """Whether Arrow cannot have taken values that are too large for the type."""
+    def _is_trusted(column: pa.Array, kind: pa.DataType, block: Text) -> bool:
+        """Whether Arrow cannot have taken values that are too large or too small for the type."""
         if pa.types.is_floating(kind):
+            if pc.any(pc.equal(column, 0)).as_py() and _VANISHING.search(block):
+                return False
             return not pc.any(pc.is_inf(column)).as_py()
         if pa.types.is_decimal(kind):
             try:
@@ -272,11 +302,11 @@ def _taker(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_boolean(kind):
         return lambda value: value if isinstance(value, bool) else None
     if pa.types.is_integer(kind):
-        return lambda value: _whole(value) if type(value) is _Number else None
+        return lambda value: value if type(value) is _Number else None
     if pa.types.is_floating(kind):
         return lambda value: value if type(value) is _Number or value in ("NaN", "Infinity", "-Infinity") else None
     if pa.types.is_decimal(kind):
-        return lambda value: value if isinstance(value, str) else None
+        return lambda value: value if isinstance(value, str) and _is_text(value) else None
     return lambda value: value if type(value) is str and _is_text(value) else None
 
 
@@ -287,19 +317,6 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _whole(value: _Number) -> str | None:
-    """An integer's digits, also where it is written as 1.0 or 1e3; the text itself where it is none."""
-    if value.lstrip("-").isdigit():
-        return value
-    try:
-        exact = decimal.Decimal(value)
-    except decimal.InvalidOperation:
-        return None
-    if not exact.is_finite() or exact.adjusted() > 20 or exact != exact.to_integral_value():
-        return None
-    return str(int(exact))
 
 
 class CsvFormat:
@@ -321,7 +338,7 @@ class CsvFormat:
             if len(matches) != 1:
                 many = "more than one column" if matches else "no column"
                 raise SourceError(
-                    f"{place}: its header has {many} named {item.name}; it names {', '.join(names)}. Correct the header"
+                    f"{place}: its header has {many} named {item.name}; it names {', '.join(names) or 'none'}. Correct the header"
                     " or the schema, or set files.header: false if the first line is a record"
                 )
             self._at.append(matches[0])

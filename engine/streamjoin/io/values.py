@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import decimal
 import json
+import re
 from collections.abc import Callable, MutableMapping
 from typing import TypeAlias
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.types import arrow_type
+from streamjoin.language.temporal import date_days, timestamp_micros
 from streamjoin.language.types import DataType, TypeName
 
 Problems: TypeAlias = MutableMapping[int, str]
@@ -28,6 +31,12 @@ SHOWN = 100
 
 _NAMES = {arrow_type(DataType(name)): str(name) for name in TypeName if name is not TypeName.DECIMAL}
 _MICROS_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+ARROW_DIGITS = 38
+"""Arrow makes right decimals of texts of so many characters, less the type's scale, that have no exponent."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FAR = re.compile(r"[+-][0-9]{4,7}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?)?")
+_EXACT = decimal.Context(76, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 Step: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -42,7 +51,8 @@ def sql_name(kind: pa.DataType) -> str:
 def from_text(column: pa.Array, kind: pa.DataType, name: str, problems: Problems) -> pa.Array:
     """Strings as values of ``kind``; O(length), and O(PARTS * log length) steps for each value that does not fit.
 
-    Times are ISO 8601: without a zone UTC is meant, and a wall-clock column ignores a zone. Bytes are base64.
+    Times are ISO 8601: without a zone UTC is meant, a wall-clock column ignores a zone, and years below 0 and above 9999 have a sign. Bytes
+    are base64. An integer may be written as 1.0 or 1e3.
     """
     if pa.types.is_string(kind):
         return column
@@ -127,6 +137,8 @@ def _text_step(kind: pa.DataType) -> Step:
         parse = _integers
     elif pa.types.is_floating(kind):
         parse = _floats
+    elif pa.types.is_decimal(kind):
+        parse = _decimals
     elif pa.types.is_timestamp(kind):
         parse = _zoned if kind.tz is not None else _unzoned
     elif pa.types.is_binary(kind):
@@ -140,9 +152,25 @@ def _text_step(kind: pa.DataType) -> Step:
         except pa.ArrowInvalid:
             if len(column) > 1:
                 raise
-            return parse(pc.utf8_trim_whitespace(column), kind)
+            trimmed = pc.utf8_trim_whitespace(column)
+            try:
+                return parse(trimmed, kind)
+            except pa.ArrowInvalid:
+                return _far_time(trimmed[0].as_py(), kind)
 
     return step
+
+
+def _far_time(text: str, kind: pa.DataType) -> pa.Array:
+    """A time of a year that has a sign, as ISO 8601 writes those before year 0 and after 9999."""
+    match = _FAR.fullmatch(text)
+    if match and pa.types.is_timestamp(kind):
+        number = timestamp_micros(text, zoned=kind.tz is not None)
+    else:
+        number = date_days(text) if match and pa.types.is_date(kind) and not match[1] else None
+    if number is None:
+        raise pa.ArrowInvalid("no time")
+    return pa.array([number], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
 
 
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -153,17 +181,45 @@ def _integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     # NB: Arrow reads "0xFF", as -1 where the type has eight bits.
     if pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py():
         raise pa.ArrowInvalid("hexadecimal")
-    return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        whole = pc.replace_substring_regex(column, r"^([0-9+-]+)\.0+$", r"\1")
+        if len(whole) == 1:
+            exact = exact_decimal(whole[0].as_py(), 0)
+            whole = whole if exact is None or exact.adjusted() > 20 else pa.array([str(int(exact))])
+        return whole.cast(kind)
 
 
 def _floats(column: pa.Array, kind: pa.DataType) -> pa.Array:
     values = column.cast(kind)
-    infinite = pc.is_inf(values)
-    # NB: Arrow reads a number too large for the type as infinity.
+    infinite, zero = pc.is_inf(values), pc.equal(values, 0)
+    # NB: Arrow reads a number too large for the type as infinity, and one too small as zero.
     named = pc.match_substring(column, "inf", ignore_case=True)
     if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, named)).as_py():
         raise pa.ArrowInvalid("out of range")
+    if pc.any(zero).as_py() and pc.any(pc.and_(zero, pc.match_substring_regex(column, "^[^eE]*[1-9]"))).as_py():
+        raise pa.ArrowInvalid("out of range")
     return values
+
+
+def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    # NB: Arrow multiplies by powers of ten without a look at what overflows, so that other digits come of long numbers.
+    if longest + kind.scale <= ARROW_DIGITS and not pc.any(pc.match_substring(column, "e", ignore_case=True)).as_py():
+        return column.cast(kind)
+    values = [None if text is None else exact_decimal(text, kind.scale) for text in column.to_pylist()]
+    if values.count(None) > column.null_count:
+        raise pa.ArrowInvalid("no decimal")
+    return pa.array(values, kind)
+
+
+def exact_decimal(text: str, scale: int) -> decimal.Decimal | None:
+    """The number with so many digits behind its point; None where the text is none, needs more of them, or has more than 76 in all."""
+    try:
+        return _EXACT.quantize(decimal.Decimal(text), decimal.Decimal(1).scaleb(-scale)) if _NUMBER.fullmatch(text) else None
+    except decimal.DecimalException:
+        return None
 
 
 def _zoned(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 to 9999."""
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -44,3 +48,16 @@ def decimal_limbs(unscaled: Array) -> Array:
     limbs = np.empty((len(unscaled), 2), np.int64)
     limbs[:, 0], limbs[:, 1] = unscaled, unscaled >> 63
     return limbs
+
+
+def time_texts(array: pa.Array, far: Callable[[int], str]) -> pa.Array:
+    """Dates or timestamps in microseconds as Arrow prints them, but by ``far`` in years that it does not print: below 1 or above 9999."""
+    width = array.type.bit_width
+    scale = 1 if width == 32 else 86_400_000_000
+    numbers = array.cast(pa.int32() if width == 32 else pa.int64())
+    near = pc.and_(pc.greater_equal(numbers, _FIRST_DAY * scale), pc.less(numbers, (_LAST_DAY + 1) * scale))
+    if pc.all(near).as_py() is not False:
+        return array.cast(pa.string())
+    texts = pc.if_else(near, array, None).cast(pa.string())
+    others = numbers.filter(pc.invert(near)).to_pylist()
+    return pc.replace_with_mask(texts, pc.fill_null(pc.invert(near), False), pa.array([far(number) for number in others], pa.string()))

@@ -15,6 +15,7 @@ import numpy as np
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.ranges import ONE, ZERO, Ints, saturated_sum
 from streamjoin.kernel.run import Run
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 
@@ -236,14 +237,25 @@ def between(window: Window, probe: Run, run: Run, probe_side: int, rows: slice) 
     back, forth = window.before_micros, window.after_micros
     if probe_side == RIGHT:
         back, forth = forth, back
-    earliest = saturated_sum(time, -back, lowest, highest)
     if not slide:
-        return earliest, saturated_sum(time, forth, lowest, highest), run.time
+        return saturated_sum(time, -back, lowest, highest), saturated_sum(time, forth, lowest, highest), run.time
     # The earlier tuple's time counts from its multiple of the slide, so of an earlier partner it is the multiple that must not be before
     # ``earliest``: its time then is not before the next multiple. At equal times the left tuple is the earlier one.
     assert probe.aux is not None
+    first_later = time if probe_side == LEFT else time + 1
+    earliest = time - back
     earliest += (slide - earliest % slide) % slide
-    latest = saturated_sum(probe.aux[rows], forth, lowest - slide, highest)
-    if probe_side == LEFT:
-        return np.minimum(earliest, time), np.maximum(latest, time - 1), run.time
-    return np.minimum(earliest, time + 1), np.maximum(latest, time), run.time
+    earliest, latest = np.minimum(earliest, first_later), np.maximum(probe.aux[rows] + forth, first_later - 1)
+    reach = max(back, forth) + slide + 1
+    if lowest - reach < INT64_MIN or highest + reach > INT64_MAX:
+        few = (time < min(INT64_MIN + reach, INT64_MAX)) | (time > max(INT64_MAX - reach, INT64_MIN))
+        exact = [_interval(at, at + (probe_side == RIGHT), back, forth, slide) for at in time[few].tolist()]
+        earliest[few], latest[few] = np.array(exact, np.int64).reshape(-1, 2).T
+    return earliest, latest, run.time
+
+
+def _interval(time: int, first_later: int, back: int, forth: int, slide: int) -> tuple[int, int]:
+    """The earliest and the latest partner's time near the ends of int64, where multiples of the slide may be beyond them."""
+    earliest = max(min(_ceil(time - back, slide), first_later), INT64_MIN)
+    latest = min(max(time // slide * slide + forth, first_later - 1), INT64_MAX)
+    return (earliest, latest) if earliest <= latest else (INT64_MAX, INT64_MIN)

@@ -4,8 +4,7 @@ Three representations meet here, each with its validity beside it: *exact* numbe
 conditions. Text and results are Arrow arrays. ``functions`` and ``casts`` have what is neither arithmetic nor logic.
 
 Always holds: a row's result depends on that row alone, never on which rows it shares a batch with; nothing raises on
-data (what has no value is NULL). Comparisons with NaN are FALSE. See ``language.sql`` for where that differs from Spark. Casts
-of a DOUBLE or FLOAT to STRING follow Arrow's format.
+data (what has no value is NULL). Comparisons with NaN are FALSE. See ``language.sql`` for where that differs from Spark.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernel.arrays import arrow_array, validity, view
-from streamjoin.kernel.casts import WIDE, cast
+from streamjoin.kernel.casts import WIDE, cast, per_distinct
 from streamjoin.kernel.exact import Exact, Real
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.tree import Call, Literal
@@ -90,9 +90,9 @@ def text(frame: Frame, node: Call) -> pa.Array:
     array = frame.value(node.arguments[0])
     match node.function:
         case "lower":
-            return pc.utf8_lower(array)
+            return _in_case(array, pc.ascii_lower, str.lower)
         case "upper":
-            return pc.utf8_upper(array)
+            return _in_case(array, pc.ascii_upper, str.upper)
         case "length":
             return pc.utf8_length(array)
         case "ltrim":
@@ -100,6 +100,13 @@ def text(frame: Frame, node: Call) -> pa.Array:
         case "rtrim":
             return pc.utf8_rtrim(array, characters=" ")
     return pc.utf8_trim(array, characters=" ")
+
+
+def _in_case(array: pa.Array, of_ascii: Callable[[pa.Array], pa.Array], of_text: Callable[[str], str]) -> pa.Array:
+    """In upper or lower case as Unicode has it, where one character may become several; Arrow maps each to one."""
+    if pc.all(pc.string_is_ascii(array)).as_py() is not False:
+        return of_ascii(array)
+    return per_distinct(array, of_text, pa.string())
 
 
 def substring(frame: Frame, node: Call) -> pa.Array:

@@ -24,6 +24,7 @@ from streamjoin.kernel.probe import Candidates
 from streamjoin.kernel.run import Run, is_text, take, text_bytes
 from streamjoin.kernel.types import output_schema
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.language.schema import held_name
 from streamjoin.language.sql import Expression
 from streamjoin.language.tree import Reference, walk
 from streamjoin.language.window import Window
@@ -210,7 +211,7 @@ class Pairs:
 
 def column_of(streams: Members, name: Name) -> str:
     """How a batch of tuples of these streams calls a column of one of them."""
-    return name[1] if len(streams) == 1 else f"{name[0]}.{name[1]}"
+    return held_name(name[1]) if len(streams) == 1 else f"{name[0]}.{name[1]}"
 
 
 def _rows(run: Run, places: Indices) -> Indices:

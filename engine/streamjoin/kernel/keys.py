@@ -22,7 +22,7 @@ from streamjoin.kernel.arrays import Array, both, validity, view
 from streamjoin.kernel.expression import Columns, Evaluator
 from streamjoin.kernel.native import native, read, write
 from streamjoin.language.predicate import Encoding, KeyExpression
-from streamjoin.language.schema import Schema
+from streamjoin.language.schema import Schema, held_name
 from streamjoin.language.sql import Expression, parse_expression
 from streamjoin.language.tree import Call
 from streamjoin.language.types import BOOLEAN, DataType, TypeName, is_exact, is_float, is_point
@@ -33,15 +33,20 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SIGN = np.uint64(1 << 63)
 
 
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    held = held_name(name)
+    return batch.column(held if held in batch.schema.names else name)
+
+
 def encode_keys(batch: pa.RecordBatch, key: KeyExpression, schema: Schema) -> tuple[Array, Array | None]:
     """The keys (int64 or float64) of the batch's rows, and which rows have one (None: all); the others can match nothing.
 
     A row has no key when a value is null or NaN, or lies outside what the encoding represents. Its key is then
-    arbitrary. ``batch`` holds at least the columns that the key reads. Keys of plain BIGINT and TIMESTAMP columns are
-    views of the batch's memory. O(rows), and for texts O(bytes).
+    arbitrary. ``batch`` holds at least the columns that the key reads, by their names or as held tuples have them. Keys of plain BIGINT
+    and TIMESTAMP columns are views of the batch's memory. O(rows), and for texts O(bytes).
     """
     evaluators = _compiled(key, schema)
-    columns = {(_STREAM, name): batch.column(name) for evaluator in evaluators for _, name in evaluator.expression.columns}
+    columns = {(_STREAM, name): _column(batch, name) for evaluator in evaluators for _, name in evaluator.expression.columns}
     count = batch.num_rows
     match key.encoding:
         case Encoding.INTEGER:

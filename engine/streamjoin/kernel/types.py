@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from streamjoin.language.schema import Schema
+from streamjoin.language.schema import Schema, held_name
 from streamjoin.language.sql import Expression
 from streamjoin.language.types import DataType, TypeName
 
@@ -40,6 +40,11 @@ def arrow_type(t: DataType) -> pa.DataType:
 def arrow_schema(s: Schema) -> pa.Schema:
     """The Arrow schema of a stream's records: every column nullable, in the order declared."""
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in s.columns])
+
+
+def held_fields(s: Schema) -> list[pa.Field]:
+    """The same as fields of held tuples."""
+    return [pa.field(held_name(column.name), arrow_type(column.type)) for column in s.columns]
 
 
 def output_schema(output: Sequence[tuple[str, Expression]]) -> pa.Schema:

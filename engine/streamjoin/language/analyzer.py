@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from streamjoin.language.errors import SqlError, excerpt
 from streamjoin.language.literals import is_null, negated, number_literal
 from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
-from streamjoin.language.temporal import clock_micros, quantity_micros, temporal_arithmetic
+from streamjoin.language.temporal import no_interval, quantity_micros, span_micros, temporal_arithmetic
 from streamjoin.language.tree import OPERATORS, Call, Literal, Node, Reference
 from streamjoin.language.types import (
     BIGINT,
@@ -161,15 +162,17 @@ class Analyzer:
         return Literal(None, BOOLEAN)
 
     def interval(self, source: exp.Interval) -> Node:
-        text = source.this.name if isinstance(source.this, exp.Literal) else ""
+        amount = source.this
+        if isinstance(amount, exp.Neg):
+            return negated(self.interval(exp.Interval(this=amount.this, unit=source.args.get("unit"))))
+        text = amount.name if isinstance(amount, exp.Literal) else ""
         unit = source.args.get("unit")
-        span = isinstance(unit, exp.IntervalSpan)
-        micros = clock_micros(text) if span else quantity_micros(f"{text} {unit.name}" if unit else text)
+        if isinstance(unit, exp.IntervalSpan):
+            micros = span_micros(text, unit.this.name.upper(), unit.expression.name.upper())
+        else:
+            micros = quantity_micros(f"{text} {unit.name}" if unit else text)
         if micros is None:
-            raise SqlError(
-                f"{source.sql(dialect='spark')} is not an interval",
-                "write INTERVAL number unit, the unit one of WEEK, DAY, HOUR, MINUTE, SECOND, MILLISECOND, MICROSECOND",
-            )
+            raise no_interval(source.sql(dialect="spark"))
         return Literal(micros, INTERVAL)
 
     def negate(self, source: exp.Neg) -> Node:
@@ -297,6 +300,8 @@ class Analyzer:
         left, right = self._string(function, source.this), self._string(function, source.expression)
         if function == "like" and not isinstance(right, Literal):
             raise SqlError(f"the pattern of LIKE, {render(right)}, is not a literal", "use startswith, endswith or contains")
+        if function == "like" and isinstance(right, Literal) and re.search(r"\\(?![_%\\])", re.sub(r"\\[_%\\]", "", str(right.value))):
+            raise SqlError(f"the pattern of LIKE, {render(right)}, has a backslash that escapes none of %, _ and \\", "write it twice")
         call = Call(function, (left, right), BOOLEAN)
         return Call("not", (call,), BOOLEAN) if source.args.get("negate") else call
 

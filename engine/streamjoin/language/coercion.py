@@ -8,7 +8,7 @@ from decimal import Decimal
 from streamjoin.language.errors import SqlError
 from streamjoin.language.literals import decimal_literal, is_null, negated, number_literal
 from streamjoin.language.render import render
-from streamjoin.language.temporal import date_days, in_days, timestamp_micros
+from streamjoin.language.temporal import JAVA_BLANKS, date_days, in_days, timestamp_micros
 from streamjoin.language.tree import Call, Literal, Node
 from streamjoin.language.types import (
     BOOLEAN,
@@ -41,9 +41,9 @@ def text_as(text: str, target: DataType) -> Literal | None:
         days = date_days(text)
         return None if days is None else Literal(days, target)
     if target.name in INSTANTS:
-        micros = timestamp_micros(text)
+        micros = timestamp_micros(text, zoned=target == TIMESTAMP)
         return None if micros is None else Literal(micros, target)
-    match = _NUMBER.fullmatch(text.strip())
+    match = _NUMBER.fullmatch(text.strip(JAVA_BLANKS))
     if match is None:
         return None
     signed = negated(number_literal(match[2])) if match[1] == "-" else number_literal(match[2])
@@ -98,14 +98,18 @@ def cast_literal(node: Node, target: DataType) -> Literal | None:
     if node.type == STRING and is_point(target):
         moment = adapted(node, target)
         return moment if isinstance(moment, Literal) else None
-    number = text_as(str(value), target) if node.type == STRING and is_numeric(target) else node if is_numeric(node.type) else None
+    try:
+        number = text_as(str(value), target) if node.type == STRING and is_numeric(target) else node if is_numeric(node.type) else None
+    except SqlError:  # no literal can say it
+        return None
     if number is None or number.value is None or isinstance(number.value, str):
         return None
     if is_integer(target) and isinstance(number.value, int):
         half = 1 << (INTEGER_BITS[target.name] - 1)
         return Literal(number.value, target) if -half <= number.value < half else None
     if target == DOUBLE:
-        return Literal(float(number.value), DOUBLE)
+        zero = isinstance(value, str) and value.strip(JAVA_BLANKS)[0] == "-" and number.value == 0  # an integer has no -0
+        return Literal(-0.0 if zero else float(number.value), DOUBLE)
     return number if number.type == target else None
 
 

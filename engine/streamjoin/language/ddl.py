@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from streamjoin.language.errors import SqlError, excerpt
-from streamjoin.language.schema import Column, Schema
+from streamjoin.language.schema import HELD, Column, Schema
 from streamjoin.language.types import COLUMN_TYPES, DataType, TypeName, bad_decimal, decimal_type
 
+SHOWN = ("_key", "_time")
+"""What queries show of a held tuple besides its columns."""
 _TYPE_NAMES = {
     "BOOLEAN": TypeName.BOOLEAN,
     "BYTE": TypeName.TINYINT,
@@ -46,8 +48,7 @@ def parse_schema(ddl: str) -> Schema:
     """A stream's schema from Spark DDL: ``id BIGINT, price DECIMAL(10,2) NOT NULL, at TIMESTAMP``.
 
     NOT NULL and COMMENT are read and ignored: the engine takes any column to have nulls. Raises SqlError on an empty
-    schema, an unknown type, a name that appears twice (whatever its case), or one that begins with ``_``: those are the
-    engine's own.
+    schema, an unknown type, a name that appears twice (whatever its case), or one of the two that queries show of every stream.
     """
     if not ddl.strip():
         raise SqlError("the schema has no columns", 'declare them as Spark DDL, such as "id BIGINT, at TIMESTAMP"')
@@ -61,8 +62,8 @@ def parse_schema(ddl: str) -> Schema:
                 'write a name and a type per column, separated by commas, such as "id BIGINT, at TIMESTAMP"',
             )
         name = match["bare"] or match["quoted"].replace("``", "`")
-        if name.startswith("_"):
-            raise SqlError(f"column name {name} begins with an underscore", "rename it: such names are the engine's own")
+        if name.casefold() in SHOWN or name.startswith(HELD):
+            raise SqlError(f"column name {name!r} is the engine's own", "rename it: queries show a tuple's key and time as _key and _time")
         if name.casefold() in columns:
             raise SqlError(f"column {name} is declared twice", "names must differ in more than case")
         columns[name.casefold()] = Column(name, _ddl_type(match["type"], match["arguments"]))

@@ -31,7 +31,7 @@ def decimal_literal(value: Decimal) -> Literal:
     precision = max(len(digits), scale)
     if precision > MAX_PRECISION:
         raise SqlError(
-            f"{value} has {precision} digits",
+            f"{str(value)[:60]} has {precision} digits",
             f"a number may have {MAX_PRECISION}; write it with an exponent for a DOUBLE",
         )
     return Literal(value, decimal_type(precision, scale))
@@ -44,7 +44,8 @@ def number_literal(text: str) -> Literal:
         if math.isinf(value):
             raise SqlError(f"{text} is too large for a DOUBLE", "write a smaller number")
         return Literal(value, DOUBLE)
-    return decimal_literal(Decimal(text)) if "." in text else integer_literal(int(text))
+    exact = Decimal(text)  # int() takes no more than 4,300 digits
+    return decimal_literal(exact) if "." in text or len(text) > MAX_PRECISION else integer_literal(int(exact))
 
 
 def negated(node: Node) -> Node:

@@ -5,7 +5,6 @@ Always holds: the text parses, over the same streams, to an equal tree.
 
 from __future__ import annotations
 
-import datetime
 import re
 from decimal import Decimal
 from functools import lru_cache
@@ -13,14 +12,18 @@ from functools import lru_cache
 from sqlglot.dialects.spark import Spark
 
 from streamjoin.language.literals import integer_literal
-from streamjoin.language.temporal import EPOCH, UNIT_MICROS
+from streamjoin.language.temporal import UNIT_MICROS, date_text, timestamp_text
 from streamjoin.language.tree import COMPARISONS, OPERATORS, Call, Literal, Node, Reference
-from streamjoin.language.types import BOOLEAN, DATE, INTERVAL, MICROS_PER_DAY, is_point
+from streamjoin.language.types import BOOLEAN, DATE, INTERVAL, is_point
 
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _ATOM = range(8)
 _LEVELS = {"add": _SUM, "subtract": _SUM, "multiply": _PRODUCT, "divide": _PRODUCT, "modulo": _PRODUCT}
 _WORDS = {"or": (" OR ", _OR), "and": (" AND ", _AND)}
 _INTERVAL_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
+
+_TAKEN = {*Spark.Tokenizer.KEYWORDS, *Spark.Parser.NO_PAREN_FUNCTION_PARSERS, "WHILE"}
+"""Words that mean something else where a column may stand: keywords, and what sqlglot takes for a function without parentheses, as IF, or
+for a statement."""
 
 
 def render(node: Node, *, qualified: bool = True) -> str:
@@ -98,8 +101,7 @@ def _render_literal(literal: Literal) -> tuple[str, int]:
         unit = next(unit for unit in _INTERVAL_UNITS if value % UNIT_MICROS[unit] == 0)
         return f"INTERVAL '{value // UNIT_MICROS[unit]}' {unit}", _ATOM
     if is_point(type_):
-        instant = EPOCH + datetime.timedelta(microseconds=value * (MICROS_PER_DAY if type_ == DATE else 1))
-        return f"{type_} '{instant.date() if type_ == DATE else instant.replace(tzinfo=None)}'", _ATOM
+        return f"{type_} '{date_text(value) if type_ == DATE else timestamp_text(value)}'", _ATOM
     if integer_literal(value).type != type_:
         return f"CAST({value} AS {type_})", _ATOM
     return str(value), _SIGN if value < 0 else _ATOM
@@ -108,5 +110,5 @@ def _render_literal(literal: Literal) -> tuple[str, int]:
 @lru_cache(maxsize=4096)
 def _name(name: str) -> str:
     """An identifier, in backticks unless it is a plain word that means nothing else."""
-    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in Spark.Tokenizer.KEYWORDS
+    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in _TAKEN
     return name if plain else f"`{name.replace('`', '``')}`"

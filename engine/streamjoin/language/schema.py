@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 from streamjoin.language.types import DataType
 
+HELD = "\x1f"
+"""How the name of a stream's column begins in held tuples where it begins with an underscore: those names are the engine's there."""
+
+
+def held_name(column: str) -> str:
+    """What held tuples call a stream's column: no column of the engine's own, whatever the name. No declared name begins with HELD."""
+    return HELD + column if column.startswith("_") else column
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -12,22 +12,29 @@ Where it differs from Spark (ANSI off), on purpose:
   arithmetic are exact, however large (nothing wraps, nothing is rounded to 38 digits); elsewhere a result that its type
   cannot hold is NULL;
 - arithmetic on FLOAT is done in DOUBLE, and so is any comparison of an integer or a decimal with a FLOAT or a DOUBLE;
+- a CAST of text that is a time without a date, as 10:00, is NULL and no time of today; a DOUBLE or FLOAT becomes the shortest text that
+  is read as the same number, where Java before 19 sometimes writes more digits; bytes that are not UTF-8 become NULL as text;
+- an INTERVAL may have fractions of every unit, not of seconds alone;
 - the session's time zone is UTC; a date minus a date may be compared with a number of days as well as an INTERVAL.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from streamjoin.language.analyzer import Analyzer
 from streamjoin.language.errors import SqlError, excerpt, unparsed
 from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
+from streamjoin.language.temporal import no_interval, quantity_micros
 from streamjoin.language.tree import Call, Node, Reference, walk
 from streamjoin.language.types import BOOLEAN, DataType
 
@@ -95,6 +102,11 @@ def _parse(text: str) -> exp.Expr:
     if not text.strip():
         raise SqlError("the expression is empty", "write an SQL expression")
     try:
+        for word, quantity in itertools.pairwise(sqlglot.tokenize(text, read="spark")):
+            # sqlglot takes the first number and unit that it finds in such a text, and drops the rest.
+            amount = quantity.text if word.token_type is TokenType.INTERVAL and quantity.token_type is TokenType.STRING else ""
+            if re.search("[A-Za-z]", amount) and quantity_micros(amount) is None:
+                raise no_interval(f"INTERVAL '{amount}'")
         return sqlglot.parse_one(text, read="spark")
     except RecursionError:
         raise _too_deep(text) from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
+import zoneinfo
 from decimal import Decimal
+from functools import lru_cache
 
 from streamjoin.language.errors import SqlError
 from streamjoin.language.literals import integer_literal, negated
@@ -20,7 +22,7 @@ UNIT_MICROS = {
     "DAY": MICROS_PER_DAY,
     "WEEK": 7 * MICROS_PER_DAY,
 }
-_CLOCK = re.compile(r"([+-]?)(?:(\d+) )?(\d+):(\d+)(?::(\d+)(?:\.(\d{1,6}))?)?")
+_SPAN_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([A-Za-z]+)")
 
 
@@ -56,15 +58,34 @@ def in_days(node: Node) -> Node | None:
     return node
 
 
-def clock_micros(text: str) -> int | None:
-    """Microseconds of ``[+-][days ]hours:minutes[:seconds[.fraction]]``."""
-    match = _CLOCK.fullmatch(text.strip())
+def span_micros(text: str, first: str, last: str) -> int | None:
+    """Microseconds of the numbers of the units from ``first`` to ``last``, as ``1 02:03:04.5`` of DAY TO SECOND; None: it is no such text.
+
+    All but the first must be less than the unit before them, as in Spark; digits below a microsecond are dropped.
+    """
+    units = _SPAN_UNITS[_SPAN_UNITS.index(first) : _SPAN_UNITS.index(last) + 1] if {first, last} <= set(_SPAN_UNITS) else ()
+    if len(units) < 2:
+        return None
+    after = (" " if units[0] == "DAY" else ":") + r"(\d{1,2})" + r":(\d{1,2})" * (len(units) - 2)
+    fraction = r"(?:\.(\d{1,9}))?" if last == "SECOND" else "()"
+    match = re.fullmatch(rf"([+-]?)(\d{{1,10}}){after}{fraction}", text.strip(" "), re.ASCII)
     if match is None:
         return None
-    sign, days, hours, minutes, seconds, fraction = match.groups()
-    whole = ((int(days or 0) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds or 0)
-    micros = whole * 1_000_000 + int((fraction or "").ljust(6, "0"))
-    return -micros if sign == "-" else micros
+    sign, *numbers, fraction = match.groups()
+    parts = [int(number) * UNIT_MICROS[unit] for unit, number in zip(units, numbers, strict=True)]
+    if any(part >= UNIT_MICROS[above] for above, part in zip(units[:-1], parts[1:], strict=True)):
+        return None
+    micros = sum(parts) + int((fraction or "").ljust(6, "0")[:6])
+    return None if micros >= 2**63 else -micros if sign == "-" else micros
+
+
+def no_interval(text: str) -> SqlError:
+    """The error that an INTERVAL is none that can be read."""
+    return SqlError(
+        f"{text} is not an interval",
+        "write INTERVAL number unit, the unit one of WEEK, DAY, HOUR, MINUTE, SECOND, MILLISECOND, MICROSECOND, or numbers of several"
+        " units, as INTERVAL '1 02:03:04.5' DAY TO SECOND or INTERVAL '1:30' MINUTE TO SECOND",
+    )
 
 
 def quantity_micros(text: str) -> int | None:
@@ -80,28 +101,113 @@ def quantity_micros(text: str) -> int | None:
     return int(total) if position and total == int(total) and -(2**63) <= total < 2**63 else None
 
 
-_ISO_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+BLANKS = "".join(map(chr, range(33))) + "\x7f"
+"""What Spark ignores around a value."""
+JAVA_BLANKS = BLANKS[:-1]
+"""What Java's functions, by which Spark reads decimals and floating-point numbers, ignore there."""
+_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?(\D.*)?)?)?)?)?)?",
+    re.ASCII | re.DOTALL,
+)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(?:(\d{1,2})|(\d\d)(\d\d)(\d\d)?|(\d{1,2}):(\d\d?|\d\d:\d\d))", re.ASCII)
+_REGIONS = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires", "ART": "Africa/Cairo",
+    "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
+    "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
+}
+"""The short names of zones that Java knows (ZoneId.SHORT_IDS); EST, MST and HST are zones of their own."""
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_CYCLE_DAYS = 146_097
+"""Of 400 years, after which the calendar repeats itself."""
+_CYCLE_START = datetime.date(2000, 1, 1).toordinal()
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1970, of any year. Raises ValueError where there is no such day."""
+    return datetime.date(2000 + year % 400, month, day).toordinal() - EPOCH.toordinal() + (year // 400 - 5) * _CYCLE_DAYS
+
+
+def date_text(days: int) -> str:
+    """``yyyy-mm-dd`` of days since 1970; years above 9999 and below 0 with their sign, and all their digits, as Spark and ISO 8601."""
+    cycles, rest = divmod(days + EPOCH.toordinal() - _CYCLE_START, _CYCLE_DAYS)
+    date = datetime.date.fromordinal(_CYCLE_START + rest)
+    year = date.year + 400 * cycles
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{date.month:02d}-{date.day:02d}"
+
+
+def timestamp_text(micros: int, between: str = " ") -> str:
+    """:func:`date_text`, ``between`` and ``hh:mm:ss``, with as many digits of a second as there are: none or up to six."""
+    days, rest = divmod(micros, MICROS_PER_DAY)
+    seconds, fraction = divmod(rest, 1_000_000)
+    text = f"{date_text(days)}{between}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
 
 
 def date_days(text: str) -> int | None:
-    """Days since 1970 of ``yyyy-mm-dd``, or None."""
-    match = _ISO_DATE.fullmatch(text.strip())
+    """Days since 1970 of a text as Spark casts it to a DATE (``yyyy[-m[-d]]``, after a day a time or anything else), or None."""
+    match = _DATE.fullmatch(text.strip(BLANKS))
     try:
-        return None if match is None else datetime.date(int(match[1]), int(match[2]), int(match[3])).toordinal() - EPOCH.toordinal()
+        days = None if match is None else _days(*(int(part or 1) for part in match.groups()))
     except ValueError:
         return None
+    return days if days is not None and -(2**31) <= days < 2**31 else None
 
 
-def timestamp_micros(text: str) -> int | None:
-    """Microseconds since 1970 UTC of an ISO 8601 time (UTC unless it says otherwise) or date, or None."""
+def timestamp_micros(text: str, *, zoned: bool = True) -> int | None:
+    """Microseconds since 1970 UTC of a text as Spark casts it to a TIMESTAMP (UTC unless it names a zone), or None.
+
+    Not ``zoned``: of a TIMESTAMP_NTZ, for which a zone must be right, but counts for nothing.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip(BLANKS))
+    if match is None:
+        return None
+    *numbers, fraction, zone = match.groups()
+    year, month, day, hour, minute, second = (int(part or first) for part, first in zip(numbers, (0, 1, 1, 0, 0, 0), strict=True))
     try:
-        instant = datetime.datetime.fromisoformat(text.strip())
+        seconds = (_days(year, month, day) * 24 + hour) * 3600 + minute * 60 + second
+        offset = _offset(zone.strip(BLANKS), seconds) if zone else 0
     except ValueError:
-        days = date_days(text)
-        return None if days is None else days * MICROS_PER_DAY
-    instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=datetime.UTC)
-    return (instant - EPOCH) // datetime.timedelta(microseconds=1)
+        return None
+    if hour > 23 or minute > 59 or second > 59 or offset is None:
+        return None
+    micros = (seconds - (offset if zoned else 0)) * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
+    return micros if -(2**63) <= micros < 2**63 else None
+
+
+def _offset(zone: str, local: int) -> int | None:
+    """How many seconds a zone's clocks, which show ``local``, are ahead of UTC; None: there is no such zone."""
+    if zone in ("Z", "UTC", "GMT", "UT"):
+        return 0
+    match = _OFFSET.fullmatch(zone)
+    if match is not None:
+        parts = ":".join(part for part in match.groups()[1:] if part).split(":")
+        hours, minutes, seconds = map(int, [*parts, "0", "0"][:3])
+        size = (hours * 60 + minutes) * 60 + seconds
+        right = minutes < 60 and seconds < 60 and size <= 18 * 3600
+        return None if not right else -size if match[1] == "-" else size
+    region = _region(zone)
+    if region is None:
+        return None
+    days, rest = divmod(local, 86_400)
+    year = int(date_text(days).rpartition("-")[0].rpartition("-")[0])
+    # Python's times end with year 9999; the rules of a zone repeat like the calendar, and before year 1 there are none.
+    cycles = 1 - year // 400 if year < 1 else -max(0, year // 400 - 24)
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days + cycles * _CYCLE_DAYS, seconds=rest)
+    offset = region.utcoffset(moment)
+    return None if offset is None else round(offset.total_seconds())
+
+
+@lru_cache(maxsize=1024)
+def _region(name: str) -> zoneinfo.ZoneInfo | None:
+    try:
+        return None if name.startswith(("posix", "right", "local")) else zoneinfo.ZoneInfo(_REGIONS.get(name, name))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return None
 
 
 def temporal_arithmetic(function: str, left: Node, right: Node) -> Node | None:

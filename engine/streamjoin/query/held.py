@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 
 from streamjoin.kernel.keys import encode_keys, key_type
 from streamjoin.kernel.types import arrow_schema
+from streamjoin.language.ddl import SHOWN
 from streamjoin.language.graph import Place
+from streamjoin.language.schema import held_name
 from streamjoin.language.sql import parse_expression
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.query.bounds import Range, direct_ranges, key_ranges
@@ -269,7 +271,7 @@ class HeldStream:
         """The tuples of a block in the chosen ranges."""
         ranges = piece.chosen.ranges
         is_much = _share(piece.excerpt.block, ranges) > MUCH
-        found = read_parts(self._storage, piece.excerpt, schema.names if is_much else ())
+        found = read_parts(self._storage, piece.excerpt, [_held(name) for name in schema.names] if is_much else ())
         if ranges is not None:
             slices = [(batch, *ends) for batch in found for ends in _slices(batch.column(KEY).to_numpy(), ranges)]
             found = [batch.slice(start, end - start) for batch, start, end in slices]
@@ -308,7 +310,13 @@ class HeldStream:
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """A column of a block, null where that was written for joins that did not need it."""
-    return batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+    name = _held(field.name)
+    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+
+
+def _held(name: str) -> str:
+    """How blocks call a column of the relation."""
+    return name if name in SHOWN else held_name(name)
 
 
 def _columns_of(place: Place, stream: StreamOf) -> set[str]:
