@@ -372,21 +372,6 @@ def test_so_many_files_are_looked_at_again_as_time_has_passed(tmp_path: Path, mo
     assert plan.records == 1
 
 
-def test_a_replaced_file_is_reported_and_not_read_again(tmp_path: Path) -> None:
-    put(tmp_path / "x.json", ids(1, 2, 3))
-    parquet(tmp_path / "y.parquet", pa.table({"id": [1, 2, 3]}))
-    text, columns = make(tmp_path, "json", pattern="*.json"), make(tmp_path, "parquet", pattern="*.parquet")
-    (_, text_position), (_, columns_position) = drain(text), drain(columns)
-    put(tmp_path / "x.json", ids(9))
-    parquet(tmp_path / "y.parquet", pa.table({"id": range(1000)}))
-    for source, position, name in [(text, text_position, "x.json"), (columns, columns_position, "y.parquet")]:
-        plan = source.plan(position, 100, NOW)
-        assert (plan.splits, plan.exhausted) == ((), True)
-        assert f"{name}: has {(tmp_path / name).stat().st_size} bytes now" in plan.warnings[0]
-        assert "was replaced or cut" in plan.warnings[0]
-        assert source.plan(plan.position, 100, NOW).warnings == ()
-
-
 @pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
 def test_a_file_that_vanishes_before_it_is_read_is_named(tmp_path: Path, kind: str) -> None:
     if kind == "parquet":
@@ -399,15 +384,6 @@ def test_a_file_that_vanishes_before_it_is_read_is_named(tmp_path: Path, kind: s
     with pytest.raises(SourceError, match="x: the file vanished after it was chosen"):
         read(source, plan)
     assert source.plan(None, 100, NOW).splits == ()
-
-
-def test_a_file_that_was_cut_before_it_is_read_is_named(tmp_path: Path) -> None:
-    path = put(tmp_path / "x.json", ids(*range(100)))
-    source = make(tmp_path, "json")
-    plan = source.plan(None, 100, NOW)
-    put(path, ids(1))
-    with pytest.raises(SourceError, match=r"x\.json: ends .* files may only grow"):
-        read(source, plan)
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def make_source(
             header=source.header,
             delimiter=source.delimiter,
             settle_seconds=source.settle.micros / SECOND,
+            on_replaced=source.on_replaced,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
     if isinstance(source, sources.KafkaSource):

@@ -40,6 +40,9 @@ class FilesSource(Part):
     """csv: the character between two values."""
     settle: Span = Duration.parse("5s")
     """json and csv: a last line without a newline is read when its file has not changed for this long."""
+    on_replaced: Literal["read", "refuse"] = "read"
+    """What to do about a file that was replaced, or cut, since it was read: read it from its beginning, as a new file, or refuse it; both
+    with a warning. What had not been read of the old one is lost."""
 
 
 class Ramp(Part):
