@@ -108,6 +108,47 @@ def test_hidden_and_other_files_are_not_read(tmp_path: Path) -> None:
     assert drain(make(tmp_path, "json", pattern="*.json"))[0] == [1]
 
 
+def test_names_of_files_that_are_still_written_are_passed_over_unless_a_pattern_asks_for_them(tmp_path: Path) -> None:
+    temporary = ["a.tmp", "a.temp", "a.part", "a.partial", "a.crdownload", "a.swp", "a~", "a._COPYING_", "a.tmp.json", "x_temporary.1"]
+    for name in [*temporary, "part-0.json", "a.temporal"]:
+        put(tmp_path / name, ids(temporary.index(name) if name in temporary else 99))
+    assert drain(make(tmp_path, "json"))[0] == [99, 99]
+    assert drain(make(tmp_path, "json", pattern="a.t*p"))[0] == [1, 0]
+
+
+def test_a_source_without_a_file_says_what_it_passed_over(tmp_path: Path) -> None:
+    source = make(tmp_path, "json", pattern="*.jsonl")
+    assert source.plan(None, 10, NOW).warnings == ()
+    assert source.plan(None, 10, NOW, final=True).warnings == (f"files.path: {tmp_path} has no file to read; it is empty",)
+    for name in ("b.json", "a.json", "_SUCCESS"):
+        put(tmp_path / name, ids(1))
+    (tmp_path / "2026.jsonl").mkdir()
+    (warning,) = source.plan(None, 10, NOW).warnings
+    assert warning == (
+        f"files.path: {tmp_path} has no file to read; 4 names were passed over: 1 begins with . or _, as _SUCCESS; "
+        "2 does not match files.pattern (*.jsonl), as a.json; 1 is a directory, as 2026.jsonl. Correct files.path or files.pattern"
+    )
+    put(tmp_path / "x.jsonl", ids(1))
+    plan = source.plan(None, 10, NOW)
+    assert plan.warnings == ()
+    (tmp_path / "x.jsonl").unlink()
+    assert source.plan(plan.position, 10, NOW, final=True).warnings == ()
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_files_that_have_nothing_to_read_do_not_keep_others_waiting(tmp_path: Path, kind: str) -> None:
+    """Nothing is committed for them, so each plan finds them again."""
+    header = "id\n" if kind == "csv" else ""
+    for number in range(3):
+        put(tmp_path / f"{number}", header or ids(7), NOW - 100)
+    source = make(tmp_path, kind, max_files_per_epoch=2)
+    position = drain(source)[1]
+    for number in range(3):
+        put(tmp_path / f"{number}", header, NOW - 90)
+    put(tmp_path / "x", f"{header}1\n" if kind == "csv" else ids(1), NOW - 80)
+    assert drain(source, position)[0] == [1]
+
+
 def test_a_growing_text_file_gives_complete_lines_while_it_grows(tmp_path: Path) -> None:
     path = put(tmp_path / "x.json", '{"id": 1}\n{"id": 2', at=NOW)
     source = make(tmp_path, "json", settle_seconds=5.0)

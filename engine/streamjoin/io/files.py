@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import Position, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files_plan import MOST_INODES, FilesPlan, Footers, Listed
-from streamjoin.io.files_reader import FilesReader, FilesSourceConfig
+from streamjoin.io.files_reader import FilesReader, FilesSourceConfig, printable
 from streamjoin.io.identity import Entry, Known, decode, is_read
 from streamjoin.io.lines import is_still
 from streamjoin.io.seen import SeenFiles, SeenStore, referenced
@@ -42,6 +42,8 @@ BUCKETS = 1 << 10
 MOST_HOT = 10_000
 HOT_SECONDS = 60.0
 """A file that changed so recently is looked at by every plan."""
+_TEMPORARY = re.compile(r"\.tmp\.|_temporary|(\.tmp|\.temp|\.part|\.partial|\.crdownload|\.swp|~|\._COPYING_)\Z").search
+"""Names that writers give to files which they are not done with."""
 MOST_UNCHANGED = 100_000
 MOST_LEARNT = 500
 
@@ -138,7 +140,7 @@ class FilesSource:
             backlog_records=math.ceil(taken.left_records),
             exhausted=everywhere and not taken.unfinished and not taken.left_records,
             end_record=first + records,
-            warnings=tuple(sorted(taken.warnings)),
+            warnings=tuple(sorted(taken.warnings + self._without_files(listing, seen, final))),
             replacements=replaced,
             arrivals=taken.arrivals,
         )
@@ -156,7 +158,8 @@ class FilesSource:
         owners: dict[int, list[str]] | None = None
         for entry in folder.scan():
             name = entry.name
-            if name[0] in "._" or not self._matches(name):
+            if reason := self._passes_over(name):
+                listing.pass_over(reason, name)
                 continue
             listing.names.append(name)
             consumed: Entry = delta[name] if name in delta else settled.get(name, 0)
@@ -167,14 +170,18 @@ class FilesSource:
                 listing.suspicious |= entry.inode() in owners
             if buckets < BUCKETS and (hash(name) - first) % BUCKETS >= buckets and name not in hot:
                 if is_read(consumed):
+                    listing.files += 1
                     continue
                 waiting = self._waiting.get(name)
                 if waiting is not None and waiting.entry == consumed:
+                    listing.files += 1
                     listing.candidates.append(waiting)
                     continue
             try:
                 if not entry.is_file():
+                    listing.pass_over("is a directory", name)
                     continue
+                listing.files += 1
                 status = folder.status(entry)
             except FileNotFoundError:
                 continue
@@ -183,6 +190,25 @@ class FilesSource:
             if self._may_have_changed(file):
                 listing.candidates.append(file)
         return listing
+
+    def _passes_over(self, name: str) -> str:
+        """Why a name is not one of a file to read; empty: it may be one."""
+        if name[0] in "._":
+            return "begins with . or _"
+        if not self._matches(name):
+            return f"does not match files.pattern ({self.config.pattern})"
+        if self.config.pattern == "*" and _TEMPORARY(name):
+            return "looks like that of a file that is still written"
+        return ""
+
+    def _without_files(self, listing: _Listing, seen: SeenFiles, final: bool) -> list[str]:
+        """What to warn of while no file has ever matched: of names that were passed over at once, of an empty directory at the end."""
+        if listing.files or seen.settled or seen.delta or not (listing.passed_over or final):
+            return []
+        counted = sum(count for count, _ in listing.passed_over.values())
+        why = "; ".join(f"{count} {reason}, as {printable(example)}" for reason, (count, example) in sorted(listing.passed_over.items()))
+        found = f"{counted} names were passed over: {why}. Correct files.path or files.pattern" if counted else "it is empty"
+        return [f"files.path: {self.config.path} has no file to read; {found}"]
 
     @property
     def _follows(self) -> bool:
@@ -213,7 +239,7 @@ class FilesSource:
         The directory is listed once more: while it was listed, a file may have got a name that had been passed already.
         """
         folder, owners = self._reader.folder, self._owners(seen)
-        inodes = {entry.name: entry.inode() for entry in folder.scan() if entry.name[0] not in "._" and self._matches(entry.name)}
+        inodes = {entry.name: entry.inode() for entry in folder.scan() if not self._passes_over(entry.name)}
         moved: dict[str, Entry] = {}
         left: dict[str, Entry] = {}
         for name, inode in inodes.items():
@@ -246,6 +272,13 @@ class _Listing:
     candidates: list[Listed] = field(default_factory=list)
     suspicious: bool = False
     """Some file may have been renamed."""
+    files: int = 0
+    passed_over: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By reason, how many names, and the least of them."""
+
+    def pass_over(self, reason: str, name: str) -> None:
+        count, least = self.passed_over.get(reason, (0, name))
+        self.passed_over[reason] = count + 1, min(least, name)
 
 
 def _by_inode(entries: Mapping[str, Entry]) -> dict[int, list[str]]:

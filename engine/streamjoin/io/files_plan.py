@@ -167,6 +167,7 @@ class FilesPlan:
                 self.unfinished |= not self._unread(file)
                 self.waiting.append(file)
                 continue
+            pieces = len(self._pieces)
             try:
                 if self._config.format == "parquet":
                     self._footers.ahead(files, index)
@@ -179,7 +180,8 @@ class FilesPlan:
                 raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
             if entry != file.entry:
                 self.changed[file.name] = entry
-                taken += 1
+                # Without records there may be no commit, and the file is here again in the next plan: others have to have their turn.
+                taken += len(self._pieces) > pieces
                 if file.entry:
                     self.growing.append(file.name)
 
