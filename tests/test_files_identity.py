@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections import Counter
@@ -17,8 +18,11 @@ import pytest
 from harness import MemorySnapshots
 from streamjoin.io import files, files_plan, seen
 from streamjoin.io.base import Position, SourceError, SourcePlan, UnavailableError
+from streamjoin.io.factory import make_source
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig
+from streamjoin.language.ddl import parse_schema
+from streamjoin.manifest.sources import FilesSource as FilesModel
 
 NOW = 2_000_000_000.0
 ID = pa.schema([("id", pa.int64())])
@@ -377,3 +381,14 @@ def test_a_position_has_few_bytes_for_a_file(tmp_path: Path) -> None:
         put(tmp_path / f"{number:03d}", lines(number))
     _, position, _ = drain(make(tmp_path))
     assert len(json.dumps(position["files"])) < 100 * 52
+
+
+def test_the_manifest_s_fields_reach_the_source() -> None:
+    given = {"path": "in", "format": "json", "settle": "never", "onReplaced": "refuse"}
+    model = FilesModel.model_validate(given)
+    source = make_source(model, parse_schema("id BIGINT"), None, snapshots=MemorySnapshots(), exact_counts=False)
+    assert isinstance(source, FilesSource)
+    assert (source.config.settle_seconds, source.config.on_replaced) == (math.inf, "refuse")
+    assert model.model_dump(mode="json", by_alias=True)["settle"] == "never"
+    with pytest.raises(ValueError, match="is not a duration"):
+        FilesModel.model_validate(given | {"settle": "ever"})

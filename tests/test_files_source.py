@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import random
@@ -169,6 +170,19 @@ def test_a_growing_text_file_gives_complete_lines_while_it_grows(tmp_path: Path)
     # The newline that comes later is no record of its own.
     put(path, "\n", at=NOW + 10, mode="a")
     assert drain(source, settled.position)[0] == []
+
+
+def test_a_line_without_an_end_is_never_read_where_the_manifest_says_so(tmp_path: Path) -> None:
+    """And keeps no run from its end, which warns of it."""
+    path = put(tmp_path / "x.json", '{"id": 1}\n{"id": 2', at=NOW - 10**6)
+    source = make(tmp_path, "json", settle_seconds=math.inf)
+    found, position = drain(source)
+    assert found == [1]
+    last = source.plan(position, 10, NOW, final=True)
+    assert (last.splits, last.exhausted) == ((), True)
+    assert last.warnings == ("x.json: its last 8 bytes do not end in a newline; they are not read",)
+    put(path, "2}\n", mode="a")
+    assert drain(source, position)[0] == [22]
 
 
 def test_a_parquet_file_is_left_until_its_footer_is_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ def make_source(
             pattern=source.pattern,
             header=source.header,
             delimiter=source.delimiter,
-            settle_seconds=source.settle.micros / SECOND,
+            settle_seconds=math.inf if source.settle == "never" else source.settle.micros / SECOND,
             on_replaced=source.on_replaced,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)

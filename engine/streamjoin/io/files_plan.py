@@ -271,7 +271,12 @@ class FilesPlan:
             size = status.size
             end = lines.last_line_end(start, size) if self._folder.grows else size
             if end < size:
-                if self._is_settled(status.modified_ns):
+                if math.isinf(self._config.settle_seconds):
+                    self.growing.append(file.name)
+                    if self._final:
+                        last = f"its last {size - end} bytes do not end in a newline; they are not read"
+                        self.warnings.append(f"{printable(file.name)}: {last}")
+                elif self._is_settled(status.modified_ns):
                     end = size
                 else:
                     self.unfinished = True

@@ -44,6 +44,7 @@ class FilesSourceConfig:
     header: bool = True
     delimiter: str = ","
     settle_seconds: float = 5.0
+    """Infinite: a line is read when it ends in a newline, and not at the end of the input either."""
     on_replaced: str = "read"
     """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
 

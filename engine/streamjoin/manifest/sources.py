@@ -17,6 +17,7 @@ from streamjoin.manifest.field_types import (
     PositiveSpan,
     Scalar,
     Span,
+    SpanOrNever,
     instant_micros,
 )
 from streamjoin.manifest.part import Part
@@ -38,8 +39,8 @@ class FilesSource(Part):
     """csv: whether a file's first line names its columns. If not, the columns are in the schema's order."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
     """csv: the character between two values."""
-    settle: Span = Duration.parse("5s")
-    """json and csv: a last line without a newline is read when its file has not changed for this long."""
+    settle: SpanOrNever = Duration.parse("5s")
+    """json and csv: a last line without a newline is read when its file has not changed for this long; never: only once it ends in one."""
     on_replaced: Literal["read", "refuse"] = "read"
     """What to do about a file that was replaced, or cut, since it was read: read it from its beginning, as a new file, or refuse it; both
     with a warning. What had not been read of the old one is lost."""
