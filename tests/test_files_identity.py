@@ -383,6 +383,19 @@ def test_a_position_has_few_bytes_for_a_file(tmp_path: Path) -> None:
     assert len(json.dumps(position["files"])) < 100 * 52
 
 
+@pytest.mark.parametrize("path", ["{}", "{}/*.jso?", "{}/a[[]1*", "{}/a[1.json"])
+def test_a_path_may_be_a_directory_or_names_in_it_or_one_file(tmp_path: Path, path: str) -> None:
+    put(tmp_path / "a[1.json", lines(1))
+    model = FilesModel(path=path.format(tmp_path), format="json")
+    directory, pattern = model.names
+    assert (directory, pattern) == ((str(tmp_path), path.partition("/")[2]) if "*" in path else (model.path, "*"))
+    compiled = model.model_copy(update={"path": directory, "pattern": pattern})
+    source = make_source(compiled, parse_schema("id BIGINT"), None, snapshots=MemorySnapshots(), exact_counts=False)
+    assert isinstance(source, FilesSource)
+    assert drain(source)[0] == [1]
+    assert source.config.path == str(tmp_path)
+
+
 def test_the_manifest_s_fields_reach_the_source() -> None:
     given = {"path": "in", "format": "json", "settle": "never", "onReplaced": "refuse"}
     model = FilesModel.model_validate(given)
