@@ -42,8 +42,8 @@ BUCKETS = 1 << 10
 MOST_HOT = 10_000
 HOT_SECONDS = 60.0
 """A file that changed so recently is looked at by every plan."""
-_TEMPORARY = re.compile(r"\.tmp\.|_temporary|(\.tmp|\.temp|\.part|\.partial|\.crdownload|\.swp|~|\._COPYING_)\Z").search
-"""Names that writers give to files which they are not done with."""
+TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~", "._COPYING_")
+"""Of names that writers give to files which they are not done with."""
 MOST_UNCHANGED = 100_000
 MOST_LEARNT = 500
 
@@ -158,8 +158,8 @@ class FilesSource:
         owners: dict[int, list[str]] | None = None
         for entry in folder.scan():
             name = entry.name
-            if reason := self._passes_over(name):
-                listing.pass_over(reason, name)
+            if name[0] in "._" or not self._matches(name):
+                listing.pass_over(self._why_not(name), name)
                 continue
             listing.names.append(name)
             consumed: Entry = delta[name] if name in delta else settled.get(name, 0)
@@ -191,15 +191,13 @@ class FilesSource:
                 listing.candidates.append(file)
         return listing
 
-    def _passes_over(self, name: str) -> str:
-        """Why a name is not one of a file to read; empty: it may be one."""
+    def _why_not(self, name: str) -> str:
+        """Why a name is not one of a file to read."""
         if name[0] in "._":
             return "begins with . or _"
-        if not self._matches(name):
-            return f"does not match files.pattern ({self.config.pattern})"
-        if self.config.pattern == "*" and _TEMPORARY(name):
+        if self.config.pattern == "*":
             return "looks like that of a file that is still written"
-        return ""
+        return f"does not match files.pattern ({self.config.pattern})"
 
     def _without_files(self, listing: _Listing, seen: SeenFiles, final: bool) -> list[str]:
         """What to warn of while no file has ever matched: of names that were passed over at once, of an empty directory at the end."""
@@ -239,7 +237,7 @@ class FilesSource:
         The directory is listed once more: while it was listed, a file may have got a name that had been passed already.
         """
         folder, owners = self._reader.folder, self._owners(seen)
-        inodes = {entry.name: entry.inode() for entry in folder.scan() if not self._passes_over(entry.name)}
+        inodes = {entry.name: entry.inode() for entry in folder.scan() if entry.name[0] not in "._" and self._matches(entry.name)}
         moved: dict[str, Entry] = {}
         left: dict[str, Entry] = {}
         for name, inode in inodes.items():
@@ -290,4 +288,8 @@ def _by_inode(entries: Mapping[str, Entry]) -> dict[int, list[str]]:
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    return bool if pattern == "*" else re.compile(fnmatch.translate(pattern)).match
+    return _is_whole if pattern == "*" else re.compile(fnmatch.translate(pattern)).match
+
+
+def _is_whole(name: str) -> bool:
+    return not name.endswith(TEMPORARY_ENDINGS) and ".tmp." not in name and "_temporary" not in name
