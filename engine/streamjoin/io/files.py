@@ -29,7 +29,7 @@ import pyarrow as pa
 from streamjoin.io.base import Position, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files_plan import MOST_INODES, FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FilesReader, FilesSourceConfig, printable
-from streamjoin.io.identity import Entry, Known, decode, is_read
+from streamjoin.io.identity import Entry, Known, decode, inode_of, is_read
 from streamjoin.io.lines import is_still
 from streamjoin.io.seen import SeenFiles, SeenStore, referenced
 
@@ -282,7 +282,7 @@ class _Listing:
 def _by_inode(entries: Mapping[str, Entry]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for name, entry in entries.items():
-        if isinstance(entry, str) and (inode := decode(entry).inode):
+        if isinstance(entry, str) and (inode := inode_of(entry)):
             found.setdefault(inode, []).append(name)
     return found
 

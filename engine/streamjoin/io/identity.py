@@ -82,6 +82,11 @@ def decode(entry: Entry) -> Known:
     return Known([size, *groups] if groups else size, "" if content == "-" else content, stamp, int(inode[0], 16) if inode else 0)
 
 
+def inode_of(entry: str) -> int:
+    """Like ``decode(entry).inode``, for very many."""
+    return int(entry.rpartition(" ")[2], 16) if entry.count(" ") == 3 else 0
+
+
 def is_read(entry: Entry) -> bool:
     """Whether nothing of the file was left when it was looked at last, unless it grows."""
     return bool(entry) and not isinstance(entry, list) and not (isinstance(entry, str) and "/" in entry)
