@@ -1861,6 +1861,21 @@ CASES = [
         "give each a directory of its own",
     ),
     bad(
+        "a sink in the directory of a source's names",
+        "path: in/orders",
+        'path: "in/orders/*.parquet"',
+        'spec.joins[0].output.sink.files.path: "in/orders/matches" lies in spec.streams[0].source.files.path (in/orders/*.parquet); '
+        "give each a directory of its own",
+        also=("path: out/matches", "path: in/orders/matches"),
+    ),
+    bad(
+        "names by path and by pattern",
+        "maxFilesPerEpoch: 16",
+        'pattern: "*.pq"',
+        'spec.streams[0].source.files.pattern: "*.pq" is given by path too, as *.parquet; remove one of them',
+        also=("path: in/orders", 'path: "in/orders/*.parquet"'),
+    ),
+    bad(
         "a checkpoint that is the sink's directory",
         "location: out/state",
         "location: ./out//matches/",

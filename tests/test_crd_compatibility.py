@@ -23,9 +23,14 @@ FORMER_NAME = "it asks what it did, also where the condition is given under its 
 ONE_JOIN = "it asks nothing of a single join, and there could be no more"
 TWO_STREAMS = "it asks nothing of two streams, and there could be no more"
 UNWRITTEN = "nobody ever wrote it"
+NEVER = "a settle of never is taken besides"
 OPTIONAL = "the field had to be given before"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
+    r"spec.streams[].source.files.settle: pattern ^([0-9]+(\.[0-9]+)?d)?([0-9]+(\.[0-9]+)?h)?([0-9]+(\.[0-9]+)?m)?(["
+    r"0-9]+(\.[0-9]+)?s)?([0-9]+(\.[0-9]+)?ms)?([0-9]+(\.[0-9]+)?us)?$ became ^never$|^([0-9]+(\.[0-9]+)?d)?([0-9]+("
+    r"\.[0-9]+)?h)?([0-9]+(\.[0-9]+)?m)?([0-9]+(\.[0-9]+)?s)?([0-9]+(\.[0-9]+)?ms)?([0-9]+(\.[0-9]+)?us)?$": NEVER,
+    "spec.streams[].source.files.settle: rule: must be at least 0s and at most 36500d": NEVER,
     "v1alpha1: storage became False": "v1beta1 is stored; both are served and converted, and an upgrade stores them as it found them",
     "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
     "spec: rule: the budget counts results of inner joins, and there are none; remove it": NEW_FIELD,

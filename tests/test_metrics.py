@@ -49,7 +49,7 @@ from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS
 
-COUNTED = ("failures", "stalls", "retries", "backs", "switches", "drops", "decisions", "topics")
+COUNTED = ("failures", "stalls", "retries", "backs", "switches", "drops", "decisions", "topics", "replaced")
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 BAND: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1", "window": {"within": "5s"}, "watermark": "1s"}
 

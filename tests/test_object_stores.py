@@ -474,6 +474,40 @@ def test_many_small_objects_are_fetched_together(s3: S3Server) -> None:
     assert s3.kinds() == Counter({"list": 3, "get": 80})
 
 
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_an_object_that_is_put_again_is_a_new_one_and_others_cost_no_request(s3: S3Server, kind: str) -> None:
+    """Whether it is shorter, as long or longer; and an object whose content is the same is the same."""
+    root = s3.bucket()
+    store = ObjectStorage(str(root / "in"))
+
+    def put(name: str, *numbers: int) -> list[tuple[int, str]]:
+        rows = [(number, "n") for number in numbers]
+        if kind == "parquet":
+            out = pa.BufferOutputStream()
+            pq.write_table(pa.table({"id": list(numbers), "name": ["n"] * len(numbers)}), out, compression="none")
+            store.put(name, memoryview(out.getvalue()))
+        elif kind == "json":
+            store.put(name, "".join(json.dumps({"id": number, "name": text}) + "\n" for number, text in rows).encode())
+        else:
+            store.put(name, ("id,name\n" + "".join(f"{number},{text}\n" for number, text in rows)).encode())
+        return rows
+
+    put("x", 11, 12, 13)
+    put("y", 14)
+    found, position = drain(source_at(root, kind))
+    assert len(found) == 4
+    put("y", 14)
+    for numbers in ((21, 22, 23), (31, 32), (41, 42, 43, 44)):
+        source, rows = source_at(root, kind), put("x", *numbers)
+        assert source.plan(position, 100, 0.0).warnings[0].startswith("x: has ")
+        found, position = drain(source, position)
+        assert found == rows
+        s3.requests.clear()
+        assert drain(source_at(root, kind), position)[0] == []
+        assert s3.kinds() == Counter({"list": 1})
+    assert position["replaced"] == 3
+
+
 def test_an_object_that_is_gone_or_not_what_it_says_is_named(s3: S3Server) -> None:
     root = s3.bucket()
     store = ObjectStorage(str(root / "in"))

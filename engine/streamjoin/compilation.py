@@ -166,7 +166,8 @@ def _source(source: Source) -> SourceModel:
     if source.delta is not None:
         return source.delta.model_copy(update={"path": place(source.delta.path)})
     assert source.files is not None, "a valid manifest has one source"
-    return source.files.model_copy(update={"path": place(source.files.path)})
+    directory, pattern = source.files.names
+    return source.files.model_copy(update={"path": place(directory), "pattern": pattern})
 
 
 def _sink(sink: Sink) -> SinkModel:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import math
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +20,7 @@ from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, Files
 from streamjoin.job import Inbox
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.schema import Schema
-from streamjoin.location import place
+from streamjoin.location import is_url, place
 from streamjoin.manifest import sinks, sources
 from streamjoin.state.storage import Storage
 
@@ -47,14 +50,19 @@ def make_source(
     """
     declared = arrow_schema(schema)
     if isinstance(source, sources.FilesSource):
+        path, pattern = place(source.path), source.pattern
+        if pattern == "*" and not is_url(path) and os.path.isfile(path):
+            path, name = os.path.split(path)
+            path, pattern = path or ".", glob.escape(name)
         config = FilesSourceConfig(
-            path=place(source.path),
+            path=path,
             format=source.format,
             max_files_per_epoch=source.max_files_per_epoch,
-            pattern=source.pattern,
+            pattern=pattern,
             header=source.header,
             delimiter=source.delimiter,
-            settle_seconds=source.settle.micros / SECOND,
+            settle_seconds=math.inf if source.settle == "never" else source.settle.micros / SECOND,
+            on_replaced=source.on_replaced,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
     if isinstance(source, sources.KafkaSource):

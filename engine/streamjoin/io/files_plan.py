@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ import pyarrow.parquet as pq
 
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import SourceError
-from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder
+from streamjoin.io.identity import EDGE_BYTES, Entry, Known, Progress, Status, decode, short_hash
 from streamjoin.io.lines import LineFile, Piece
-from streamjoin.io.seen import Entry
 from streamjoin.state.storage import StorageError
 
 SPLIT_RECORDS = 1_000_000
@@ -30,6 +31,9 @@ GUESSED_RECORD_BYTES = 100.0
 SAMPLED_FILES = 3
 SAMPLE_BYTES = 64 << 10
 KEPT_FOOTERS = 1024
+MOST_INODES = 10_000
+INODE_SECONDS = 86_400.0
+"""With more than ``MOST_INODES`` files, inodes are kept of those only that changed so recently when they were read."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class Listed:
     name: str
     size: int
     entry: Entry
+    inode: int = 0
+    tag: str = ""
+
+    @property
+    def status(self) -> Status:
+        return Status(self.size, self.modified_ns, self.inode, self.tag)
+
+    @cached_property
+    def known(self) -> Known:
+        return decode(self.entry)
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,8 @@ class _Footer:
     """The file's."""
     metadata: Any
     schema: pa.Schema
+    content: str
+    """The hash of the file's last bytes."""
 
 
 class Footers:
@@ -58,7 +74,7 @@ class Footers:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._kept: OrderedDict[tuple[str, int, int], _Footer] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Status], _Footer] = OrderedDict()
 
     def ahead(self, files: Sequence[Listed], index: int) -> None:
         """Fetches what will be taken from ``files[index]`` on, if that one is not here yet."""
@@ -86,18 +102,21 @@ class Footers:
         with self._folder.parquet(file.name, file.size, planning=True) as opened:
             size: int = opened.size()
             footer = pq.ParquetFile(opened)
-            return _Footer(size, footer.metadata, footer.schema_arrow)
+            opened.seek(max(0, size - EDGE_BYTES))
+            return _Footer(size, footer.metadata, footer.schema_arrow, short_hash(opened.read()))
 
 
-def _listed(file: Listed) -> tuple[str, int, int]:
+def _listed(file: Listed) -> tuple[str, Status]:
     """What tells an object from one that replaces it."""
-    return file.name, file.size, file.modified_ns
+    return file.name, file.status
 
 
 class FilesPlan:
     """Gathers what one plan takes."""
 
-    def __init__(self, reader: FilesReader, footers: Footers, now: float, final: bool, density: float) -> None:
+    def __init__(self, reader: FilesReader, footers: Footers, now: float, final: bool, density: float, *, many: bool = False) -> None:
+        """``many``: so many files are known that not all of their inodes are kept."""
+        self._many = many
         self._footers = footers
         self._config = reader.config
         self._reader = reader
@@ -124,6 +143,14 @@ class FilesPlan:
         self.waiting: list[Listed] = []
         """Files that were not looked into."""
         self.warnings: list[str] = []
+        self.replaced = 0
+        """Files that are read anew, because they were replaced."""
+        self.renewed: dict[str, Entry] = {}
+        """The entries of files that are the same, with nothing new, under another inode."""
+        self.finds_others = False
+        """Some file is not the one that was read under its name."""
+        self.unchanged: dict[str, str] = {}
+        """By name, the stamps of files that look as if they had changed, but have not."""
 
     def take(self, files: Sequence[Listed], limit_records: int, split_records: int | None = None) -> None:
         """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted."""
@@ -137,8 +164,10 @@ class FilesPlan:
         for index, file in enumerate(files):
             if self._room <= 0 or taken == self._config.max_files_per_epoch:
                 self.left_records += self._unread(file) / self.density
+                self.unfinished |= not self._unread(file)
                 self.waiting.append(file)
                 continue
+            pieces = len(self._pieces)
             try:
                 if self._config.format == "parquet":
                     self._footers.ahead(files, index)
@@ -151,7 +180,8 @@ class FilesPlan:
                 raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
             if entry != file.entry:
                 self.changed[file.name] = entry
-                taken += 1
+                # Without records there may be no commit, and the file is here again in the next plan: others have to have their turn.
+                taken += len(self._pieces) > pieces
                 if file.entry:
                     self.growing.append(file.name)
 
@@ -185,14 +215,15 @@ class FilesPlan:
     @staticmethod
     def _unread(file: Listed) -> int:
         """Bytes, as if a Parquet file's row groups had one size."""
-        return file.size if isinstance(file.entry, list) else file.size - (file.entry or 0)
+        progress = file.known.progress
+        return file.size if isinstance(progress, list) else max(0, file.size - progress)
 
     def _sample(self, files: Sequence[Listed]) -> None:
         total_bytes = total_records = 0
         for file in files:
             try:
                 with self._open(file) as lines:
-                    sampled_bytes, sampled_records = lines.sample(_consumed(file), SAMPLE_BYTES)
+                    sampled_bytes, sampled_records = lines.sample(file.known.size, SAMPLE_BYTES)
             except StorageError:
                 raise
             except OSError:
@@ -203,32 +234,73 @@ class FilesPlan:
             self.density = total_bytes / total_records
 
     def _open(self, file: Listed) -> LineFile:
-        opened = self._folder.open(file.name, file.size, file.modified_ns)
+        opened = self._folder.open(file.name, file.status)
         return LineFile(opened, self._config.space, self._config.has_header)
 
+    def _start(self, file: Listed, status: Status, content: Callable[[], str]) -> Progress | None:
+        """Up to where the file, which has this status now, has been read; None: it is not to be read any more.
+
+        ``content``: the hash of what was read, as it is now; None where the file is shorter.
+        """
+        known = file.known
+        if not known.progress or known.stamp == status.stamp:
+            return known.progress
+        whole = status.size == known.size or (self._config.format != "parquet" and status.size > known.size)
+        if whole and (content() == known.content if known.content else not known.stamp):
+            self.unchanged[file.name] = status.stamp
+            return known.progress
+        self.finds_others = True
+        refuses = self._config.on_replaced == "refuse"
+        what = "it is not read any more, as files.onReplaced is refuse" if refuses else "it is read from its beginning, as a new file"
+        self.warnings.append(
+            f"{printable(file.name)}: has {status.size} bytes now, and is not what it was when {known.size} bytes of it had been read; it "
+            f"was replaced or cut, and {what}. Give new data a new file name, or rename old files rather than cut them"
+        )
+        if refuses:
+            return None
+        self.replaced += 1
+        return 0
+
     def _take_text(self, file: Listed) -> Entry:
-        start = _consumed(file)
         with self._open(file) as lines:
-            size, modified_ns = lines.status()
+            status = lines.status()
+            start = self._start(file, status, lambda: lines.content(file.known.size))
+            if start is None:
+                return None
+            assert isinstance(start, int)
+            size = status.size
             end = lines.last_line_end(start, size) if self._folder.grows else size
             if end < size:
-                if self._is_settled(modified_ns):
+                if math.isinf(self._config.settle_seconds):
+                    self.growing.append(file.name)
+                    if self._final:
+                        last = f"its last {size - end} bytes do not end in a newline; they are not read"
+                        self.warnings.append(f"{printable(file.name)}: {last}")
+                elif self._is_settled(status.modified_ns):
                     end = size
                 else:
                     self.unfinished = True
                     self.growing.append(file.name)
-            at = start
-            for piece in self._cut(lines, start, end):
-                at = piece.end
-                if piece.records:
-                    part = FileRange(file.name, piece.start, piece.end, piece.records, size)
-                    self._pieces.append((part, piece.end - piece.start))
-                    self._stamps.append((modified_ns, piece.records))
-                    self._room -= piece.records
+            pieces = list(self._cut(lines, start, end))
+            at = pieces[-1].end if pieces else start
+            content = lines.content(at) if self._folder.grows and at > start else ""
+        inode = status.inode if not self._many or self._now - status.modified_ns / 1e9 < INODE_SECONDS else 0
+        known = Known(at, content, status.stamp, inode)
+        for piece in pieces:
+            if piece.records:
+                part = FileRange(file.name, piece.start, piece.end, piece.records, size, known if content else None)
+                self._pieces.append((part, piece.end - piece.start))
+                self._stamps.append((status.modified_ns, piece.records))
+                self._room -= piece.records
         if at < end:
             self.left_records += (end - at) / self.density
             self.growing.append(file.name)
-        return at
+        if at > start or start != file.known.progress:
+            return known.encode()
+        if file.known.inode in (0, inode) or not at:
+            return file.entry
+        self.renewed[file.name] = entry = replace(file.known, stamp=status.stamp, inode=inode).encode()
+        return entry
 
     def _cut(self, lines: LineFile, start: int, end: int) -> Iterator[Piece]:
         if self._exact:
@@ -253,13 +325,18 @@ class FilesPlan:
             else:
                 self.unfinished = True
             return file.entry
+        start = self._start(file, file.status._replace(size=footer.size), lambda: footer.content)
+        if start is None:
+            return None
         size, metadata = footer.size, footer.metadata
         self._reader.columns(file.name, footer.schema)
         self._opened_bytes += size
         self._opened_rows += metadata.num_rows
         if self._opened_rows:
             self.density = self._opened_bytes / self._opened_rows
-        group = file.entry[1] if isinstance(file.entry, list) else 0
+        if start == size:
+            return file.entry
+        group = start[1] if isinstance(start, list) else 0
         while group < metadata.num_row_groups and self._room > 0:
             row_group = metadata.row_group(group)
             if row_group.num_rows:
@@ -268,11 +345,8 @@ class FilesPlan:
                 self._stamps.append((file.modified_ns, row_group.num_rows))
                 self._room -= row_group.num_rows
             group += 1
+        known = Known([size, group], footer.content, file.status.stamp)
         if group == metadata.num_row_groups:
-            return size
+            return replace(known, progress=size).encode()
         self.left_records += sum(metadata.row_group(index).num_rows for index in range(group, metadata.num_row_groups))
-        return [size, group]
-
-
-def _consumed(file: Listed) -> int:
-    return file.entry if isinstance(file.entry, int) else 0
+        return known.encode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamjoin.io.base import Records, Rejected, SourceError, Split
+from streamjoin.io.base import Records, Rejected, SourceError, Split, UnavailableError
 from streamjoin.io.folder import Folder, Opened, folder_at
-from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, read_range, records_from
+from streamjoin.io.identity import Known
+from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, is_still, read_range, records_from
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
 from streamjoin.io.values import from_arrow, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
@@ -42,6 +44,9 @@ class FilesSourceConfig:
     header: bool = True
     delimiter: str = ","
     settle_seconds: float = 5.0
+    """Infinite: a line is read when it ends in a newline, and not at the end of the input either."""
+    on_replaced: str = "read"
+    """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
 
     @property
     def space(self) -> bytes:
@@ -62,6 +67,8 @@ class FileRange:
     records: int
     size: int = 0
     """The whole file's, when it was planned."""
+    known: Known | None = None
+    """What the plan takes the file to; None: whether it is still the same is not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +138,7 @@ class FilesReader:
             before += counted
 
     def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
-        try:
-            file = folder.open(part.name)
-        except FileNotFoundError:
-            raise gone(folder.path(part.name)) from None
-        with contextlib.closing(file):
+        with contextlib.closing(self._opened(folder, part)) as file:
             for block_start, raw in read_range(file, part.start, part.end):
                 skipped, block = records_from(block_start, raw, self.config.has_header)
                 offset = block_start + skipped
@@ -143,6 +146,26 @@ class FilesReader:
                 # Where there are no records, there need be no header either: what writes it may have stopped before.
                 text = self._format(file, formats) if count else None
                 yield count, [] if text is None else parse_block(text, block, self.schema, printable(part.name), offset, count)
+
+    def _opened(self, folder: Folder, part: FileRange) -> Opened:
+        """The file that was planned, also under a new name. Raises UnavailableError where another one has its name."""
+        names = itertools.chain([part.name], self._renamed(part.known))
+        is_there = False
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                file = folder.open(name)
+                if part.known is None or is_still(file, part.known):
+                    return file
+                file.close()
+                is_there = True
+        if not is_there:
+            raise gone(folder.path(part.name))
+        raise UnavailableError(f"{folder.path(part.name)}: was replaced or cut after it was chosen for reading; it is planned again")
+
+    def _renamed(self, known: Known | None) -> Iterator[str]:
+        """The names of a file's inode."""
+        if known is not None and known.inode:
+            yield from [entry.name for entry in self.folder.scan() if entry.inode() == known.inode]
 
     def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
         """How the file is written, which for CSV its first line says."""

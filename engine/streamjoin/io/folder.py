@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from streamjoin.io.base import SourceError
+from streamjoin.io.identity import Status
 from streamjoin.location import is_url
 from streamjoin.state.storage import Listed, Missing, ObjectStorage
 
@@ -28,6 +29,7 @@ Text up to this size is fetched at once and ahead of its turn.
 """
 FOOTER_BYTES = 64 << 10
 """The end of a Parquet object that is fetched first; nearly every footer lies in it."""
+UNKNOWN = Status()
 REQUESTS_AT_ONCE = 8
 """For a plan that looks into many objects, and for a task that reads many small ones."""
 
@@ -40,8 +42,11 @@ class Entry(Protocol):
 
     def is_file(self) -> bool: ...
 
+    def inode(self) -> int:
+        """0: there is none."""
+
     def stat(self) -> Any:
-        """An object with ``st_size`` and ``st_mtime_ns``. Raises FileNotFoundError."""
+        """An object with ``st_size`` and ``st_mtime_ns``, and ``st_ino`` of a file. Raises FileNotFoundError."""
 
 
 class Opened(Protocol):
@@ -49,8 +54,7 @@ class Opened(Protocol):
 
     path: str
 
-    def status(self) -> tuple[int, int]:
-        """Size, and time of the last change in nanoseconds since 1970."""
+    def status(self) -> Status: ...
 
     def pread(self, count: int, offset: int) -> bytes:
         """At most ``count`` bytes from ``offset`` on; none only at the end."""
@@ -70,8 +74,11 @@ class Folder(Protocol):
     def path(self, name: str) -> str:
         """How messages call a file."""
 
-    def open(self, name: str, size: int = 0, modified_ns: int = 0) -> Opened:
-        """Raises FileNotFoundError, PermissionError. ``size`` and ``modified_ns`` are those of the listing."""
+    def status(self, entry: Entry) -> Status:
+        """What a listed file is. Raises FileNotFoundError."""
+
+    def open(self, name: str, status: Status = UNKNOWN) -> Opened:
+        """Raises FileNotFoundError, PermissionError. ``status`` is that of the listing."""
 
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
         """What ``pyarrow.parquet.ParquetFile`` reads, as a context manager. ``planning``: nothing but the footer is wanted."""
@@ -108,7 +115,10 @@ class LocalFolder:
     def path(self, name: str) -> str:
         return os.path.join(self._root, name)
 
-    def open(self, name: str, size: int = 0, modified_ns: int = 0) -> Opened:
+    def status(self, entry: Entry) -> Status:
+        return _status(entry.stat())
+
+    def open(self, name: str, status: Status = UNKNOWN) -> Opened:
         return _LocalFile(self.path(name))
 
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
@@ -123,15 +133,18 @@ class _LocalFile:
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def status(self) -> tuple[int, int]:
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
+    def status(self) -> Status:
+        return _status(os.fstat(self._descriptor))
 
     def pread(self, count: int, offset: int) -> bytes:
         return os.pread(self._descriptor, count, offset)
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _status(found: Any) -> Status:
+    return Status(found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 class StoreFolder:
@@ -156,12 +169,16 @@ class StoreFolder:
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def open(self, name: str, size: int = 0, modified_ns: int = 0) -> Opened:
+    def status(self, entry: Entry) -> Status:
+        found = entry.stat()
+        return Status(found.st_size, found.st_mtime_ns, tag=found.tag)
+
+    def open(self, name: str, status: Status = UNKNOWN) -> Opened:
         held = self._held if self._held is not None and self._held.name == name else None
-        return _StoreFile(self._storage, name, self.path(name), (size, modified_ns), held)
+        return _StoreFile(self._storage, name, self.path(name), status, held)
 
     def parquet(self, name: str, size: int, *, planning: bool) -> Any:
-        file = self.open(name, size)
+        file = self.open(name)
         if size <= WHOLE_BYTES and not planning:
             return pa.BufferReader(file.pread(size, 0))
         return pa.PythonFile(_Ranges(file, size), mode="r")
@@ -206,8 +223,15 @@ class _StoreEntry:
     def name(self) -> str:
         return self.listed.name
 
+    @property
+    def tag(self) -> str:
+        return self.listed.tag
+
     def is_file(self) -> bool:
         return True
+
+    def inode(self) -> int:
+        return 0
 
     def stat(self) -> _StoreEntry:
         return self
@@ -222,14 +246,14 @@ class _StoreEntry:
 
 
 class _StoreFile:
-    def __init__(self, storage: ObjectStorage, name: str, path: str, status: tuple[int, int], held: _Held | None) -> None:
+    def __init__(self, storage: ObjectStorage, name: str, path: str, status: Status, held: _Held | None) -> None:
         self.path = path
         self._storage = storage
         self._name = name
         self._status = status
         self._held = held
 
-    def status(self) -> tuple[int, int]:
+    def status(self) -> Status:
         return self._status
 
     def pread(self, count: int, offset: int) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 
 from streamjoin.io.base import SourceError
 from streamjoin.io.folder import Opened
+from streamjoin.io.identity import EDGE_BYTES, Known, Status, short_hash
 
 BLOCK_BYTES = 4 << 20
 """How much of a file is in memory at a time, unless one line is longer."""
@@ -100,6 +101,18 @@ def first_line(file: Opened, limit: int) -> bytes:
     return line.partition(b"\n")[0]
 
 
+def content_hash(file: Opened, consumed: int) -> str:
+    """The hash of the beginning and the end of the first ``consumed`` bytes. O(1)."""
+    if consumed <= 2 * EDGE_BYTES:
+        return short_hash(file.pread(consumed, 0))
+    return short_hash(file.pread(EDGE_BYTES, 0), file.pread(EDGE_BYTES, consumed - EDGE_BYTES))
+
+
+def is_still(file: Opened, known: Known) -> bool:
+    """Whether the file has what was read of it. O(1)."""
+    return file.status().size >= known.size and content_hash(file, known.size) == known.content
+
+
 def gone(path: str) -> SourceError:
     return SourceError(f"{path}: the file vanished after it was chosen for reading; keep files until they have been read")
 
@@ -128,9 +141,12 @@ class LineFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def status(self) -> tuple[int, int]:
-        """Size, and time of the last change in nanoseconds since 1970."""
+    def status(self) -> Status:
         return self._file.status()
+
+    def content(self, consumed: int) -> str:
+        """The hash of so many bytes' beginning and end. O(1)."""
+        return content_hash(self._file, consumed)
 
     def last_line_end(self, start: int, end: int) -> int:
         """The end of the last complete line within the range; ``start`` where there is none. O(length of the rest)."""

@@ -16,16 +16,11 @@ import json
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from streamjoin.io.base import Position, Snapshots, SourceError
+from streamjoin.io.identity import Entry
 from streamjoin.state.storage import Missing
-
-Entry: TypeAlias = int | list[int] | None
-"""Text: the bytes consumed. Parquet: the size of a file that has been read whole, or [size, row groups consumed].
-
-None: the file is not looked at any more, because it was replaced.
-"""
 
 DELTA_ENTRIES = 1000
 """The number of entries that go into a snapshot."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 from streamjoin.io.base import Position, SourceError, SourcePlan
 from streamjoin.io.files_plan import FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
+from streamjoin.io.identity import decode
 from streamjoin.io.values import from_text, sql_name
 
 CHANGES_AHEAD = 100
@@ -175,7 +176,8 @@ class TableSource:
         for change in changes:
             for index in range(_first(position, change), len(change.files)):
                 path = change.files[index].path
-                entry = taken.changed.get(path)
+                changed = taken.changed.get(path)
+                entry = None if changed is None else decode(changed).progress
                 if path in waiting:
                     return {"mark": change.mark, "file": index, "entry": _entry(position, change, index) or None}
                 if isinstance(entry, list):

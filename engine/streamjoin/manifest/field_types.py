@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -148,9 +148,9 @@ class _Between(Generic[_Ordered]):
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return Rule(self._expression(), self.message).__get_pydantic_json_schema__(core, handler)
+        return Rule(self.expression(), self.message).__get_pydantic_json_schema__(core, handler)
 
-    def _expression(self) -> str:
+    def expression(self) -> str:
         if not isinstance(self.low, Duration) or not isinstance(self.high, Duration):
             amount = "quantity(string(self))"
             return f"{amount}.compareTo(quantity('{self.low}')) >= 0 && {amount}.compareTo(quantity('{self.high}')) <= 0"
@@ -166,6 +166,21 @@ LONGEST = Duration.parse("36500d")
 
 Span = Annotated[Duration, _Between(Duration(0), LONGEST)]
 """A duration that may be 0."""
+_SPAN = _Between(Duration(0), LONGEST)
+
+
+def _or_never(value: object) -> Duration | Literal["never"]:
+    return "never" if value == "never" else _SPAN.check(Duration.read(value))
+
+
+SpanOrNever = Annotated[
+    Duration | Literal["never"],
+    PlainValidator(_or_never),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": Duration.LONGEST, "pattern": f"^never$|{Duration.PATTERN}"}),
+    Rule(f"self == 'never' || {_SPAN.expression()}", _SPAN.message),
+]
+"""A duration that may be 0, or never."""
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
 DeadlineSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
 DiscoverySpan = Annotated[Duration, _Between(Duration.parse("100ms"), Duration.parse("1h"))]

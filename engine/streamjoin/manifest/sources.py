@@ -17,17 +17,25 @@ from streamjoin.manifest.field_types import (
     PositiveSpan,
     Scalar,
     Span,
+    SpanOrNever,
     instant_micros,
 )
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Duration
 
 
+def split_path(path: str) -> tuple[str, str | None]:
+    """The directory of a files source's path, and the pattern at its end, if there is one."""
+    directory, slash, last = path.rpartition("/")
+    return (directory or slash or ".", last) if "*" in last or "?" in last else (path, None)
+
+
 class FilesSource(Part):
     """The files of one directory, and those that appear there later. json and csv files are followed while they grow."""
 
     path: Location
-    """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read."""
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read. Or the names of files in it,
+    with * or ? in place of pattern, such as logs/app-*.jsonl; or one local file."""
     format: Literal["parquet", "json", "csv"]
     """How the files are written: parquet, json (one object per line) or csv."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -38,8 +46,17 @@ class FilesSource(Part):
     """csv: whether a file's first line names its columns. If not, the columns are in the schema's order."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
     """csv: the character between two values."""
-    settle: Span = Duration.parse("5s")
-    """json and csv: a last line without a newline is read when its file has not changed for this long."""
+    settle: SpanOrNever = Duration.parse("5s")
+    """json and csv: a last line without a newline is read when its file has not changed for this long; never: only once it ends in one."""
+    on_replaced: Literal["read", "refuse"] = "read"
+    """What to do about a file that was replaced, or cut, since it was read: read it from its beginning, as a new file, or refuse it; both
+    with a warning. What had not been read of the old one is lost."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The directory, and the pattern of names in it, which the path may have at its end."""
+        directory, pattern = split_path(self.path)
+        return directory, self.pattern if pattern is None else pattern
 
 
 class Ramp(Part):

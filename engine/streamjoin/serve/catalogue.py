@@ -224,6 +224,12 @@ STREAMS = (
     _counter(
         "oversized_records_total", STREAM, "Dead letters that were too large: a part of streamjoin_dead_letter_records_total.", "oversized"
     ),
+    _counter(
+        "source_replaced_total",
+        STREAM,
+        "Files or topics of the stream that were replaced after the join had read from them, so that it read them from their beginning.",
+        "replaced",
+    ),
     _counter("filtered_tuples_total", STREAM, "Tuples that the stream's where dropped, and punctuations, which no join uses.", "filtered"),
     _counter(
         "late_tuples_total",

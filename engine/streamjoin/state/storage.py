@@ -107,6 +107,8 @@ class Listed:
     name: str
     size: int
     modified_ns: int
+    tag: str
+    """Its entity tag, or its version; empty where the store gives neither."""
 
 
 class ObjectStorage:
@@ -223,7 +225,8 @@ class ObjectStorage:
 
         for item in self._attempts("list", "", once):
             if item["path"]:  # consoles mark a folder by an object of its own name
-                yield Listed(item["path"], item["size"], round(item["last_modified"].timestamp() * 1_000_000) * 1000)
+                modified = round(item["last_modified"].timestamp() * 1_000_000) * 1000
+                yield Listed(item["path"], item["size"], modified, item["e_tag"] or item["version"] or "")
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store, replacing any that is there; raises Missing."""

@@ -9,6 +9,7 @@ from streamjoin.manifest import model
 from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.sources import split_path
 from streamjoin.manifest.together.check import Check, value_at
 from streamjoin.manifest.topics import loop_problems
 
@@ -40,7 +41,7 @@ def place_problems(manifest: Manifest) -> Check:
             places.append((f"spec.joins[{index}].output.sink.{kind}.path", value_at(join, "output", "sink", kind, "path")))
     places.append(("spec.checkpoint.location", value_at(manifest, "spec", "checkpoint", "location")))
     places.append(("spec.deadLetter.location", value_at(manifest, "spec", "dead_letter", "location")))
-    known = [(field, given, place(given)) for field, given in places if isinstance(given, str)]
+    known = [(field, given, _directory(field, given)) for field, given in places if isinstance(given, str)]
     for position, (field, given, path) in enumerate(known):
         for other_field, other_given, other in known[:position]:
             both_read = field.startswith("spec.streams") and other_field.startswith("spec.streams")
@@ -52,6 +53,10 @@ def place_problems(manifest: Manifest) -> Check:
                 relation = "is the same directory as" if path == other else inside
                 message = f"{relation} {other_field} ({other_given}); give each a directory of its own"
                 yield Problem(field, given, message)
+
+
+def _directory(field: str, given: str) -> str:
+    return place(split_path(given)[0] if field.endswith(".source.files.path") else given)
 
 
 def topic_loop_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:

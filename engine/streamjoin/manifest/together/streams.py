@@ -136,6 +136,9 @@ def _files_source(field: str, files: sources.FilesSource) -> Check:
     if "pattern" in files.model_fields_set and "/" in files.pattern:
         message = "has a /, and is compared with file names alone; put the directory into path"
         yield Problem(f"{field}.pattern", files.pattern, message)
+    # Kubernetes fills in the default.
+    if {"path", "pattern"} <= files.model_fields_set and files.names[1] != files.pattern != type(files).model_fields["pattern"].default:
+        yield Problem(f"{field}.pattern", files.pattern, f"is given by path too, as {files.names[1]}; remove one of them")
     if "delimiter" in files.model_fields_set and files.delimiter in '"\n\r':
         yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
     uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv")}
