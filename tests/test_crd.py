@@ -551,6 +551,8 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "a sink in the directory of a source's names",
+    "names by path and by pattern",
     "a later join that no key serves, and a model that needs one",
     "two joins with one directory for their results",
     "three streams: a join beside it that names one stream",

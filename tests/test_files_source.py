@@ -127,8 +127,8 @@ def test_a_source_without_a_file_says_what_it_passed_over(tmp_path: Path) -> Non
     (tmp_path / "2026.jsonl").mkdir()
     (warning,) = source.plan(None, 10, NOW).warnings
     assert warning == (
-        f"files.path: {tmp_path} has no file to read; 4 names were passed over: 1 begins with . or _, as _SUCCESS; "
-        "2 does not match files.pattern (*.jsonl), as a.json; 1 is a directory, as 2026.jsonl. Correct files.path or files.pattern"
+        f"files.path: {tmp_path} has no file to read; names that were passed over: 4 (1 begins with . or _, as _SUCCESS; "
+        "2 does not match files.pattern (*.jsonl), as a.json; 1 is a directory, as 2026.jsonl). Correct files.path or files.pattern"
     )
     put(tmp_path / "x.jsonl", ids(1))
     plan = source.plan(None, 10, NOW)

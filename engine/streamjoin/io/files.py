@@ -205,7 +205,7 @@ class FilesSource:
             return []
         counted = sum(count for count, _ in listing.passed_over.values())
         why = "; ".join(f"{count} {reason}, as {printable(example)}" for reason, (count, example) in sorted(listing.passed_over.items()))
-        found = f"{counted} names were passed over: {why}. Correct files.path or files.pattern" if counted else "it is empty"
+        found = f"names that were passed over: {counted} ({why}). Correct files.path or files.pattern" if counted else "it is empty"
         return [f"files.path: {self.config.path} has no file to read; {found}"]
 
     @property
