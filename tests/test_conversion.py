@@ -99,6 +99,17 @@ def test_a_certificate_that_is_replaced_is_served_and_a_broken_one_is_not(tmp_pa
         assert post(server, json.dumps(review([])).encode())[0] == 200
 
 
+def test_files_that_are_replaced_meanwhile_are_taken_as_they_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority(tmp_path / "one")
+    authority(tmp_path / "next")
+    used = conversion.Certificate(tmp_path / "one")
+    read = tuple((tmp_path / "next" / name).read_bytes() for name in ("tls.crt", "tls.key"))
+    monkeypatch.setattr(used, "_texts", lambda: read)
+    (tmp_path / "one" / "tls.crt").write_bytes(read[0])  # and its key is still that of the one before
+    used.look()
+    assert used._read == read
+
+
 def test_a_certificate_that_cannot_be_read_keeps_an_operator_from_starting(tmp_path: Path) -> None:
     async def serve() -> None:
         async with conversion.serving(str(tmp_path), 0):

@@ -581,7 +581,7 @@ BEYOND = {
     "a duration finer than a microsecond",
     # What a schema's text says, and so what depends on columns and their types.
     "an unknown type",
-    "a column that begins with _",
+    "a column of a name that queries give the engine's own",
     "a column declared twice",
     "an event time that is no column",
     "an event time that is no time",

@@ -15,7 +15,8 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ class Certificate:
         """Raises OSError, of which ssl.SSLError is one, where they cannot be read or do not belong together."""
         self._files = (directory / "tls.crt", directory / "tls.key")
         self._read = self._texts()
-        self.context = self._made()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load(self.context, self._read)
 
     def look(self) -> None:
         """Take up what has been replaced; handshakes from then on are with it."""
@@ -87,8 +89,9 @@ class Certificate:
             found = self._texts()
             if found == self._read:
                 return
-            self._made()  # of both together, before the one that is in use is changed
-            self.context.load_cert_chain(*self._files)
+            # Both together, and as they were read, before the one that is in use is changed.
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found)
+            _load(self.context, found)
         except OSError as error:
             log.warning("the certificate of conversions cannot be used, and the one before stays: %s: %s", self._files[0], error)
             return
@@ -98,11 +101,17 @@ class Certificate:
     def _texts(self) -> tuple[bytes, ...]:
         return tuple(path.read_bytes() for path in self._files)
 
-    def _made(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(*self._files)
-        return context
+
+def _load(context: ssl.SSLContext, texts: Sequence[bytes]) -> None:
+    """Have a context serve by this certificate and key. Raises ssl.SSLError where they do not belong together: the context is of no use
+    then. The files themselves may be replaced meanwhile, one after the other, so copies are loaded."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory() as name:
+        certificate, key = copies = Path(name, "tls.crt"), Path(name, "tls.key")
+        for copy, text in zip(copies, texts, strict=True):
+            copy.touch(mode=0o600)
+            copy.write_bytes(text)
+        context.load_cert_chain(certificate, key)
 
 
 @contextlib.asynccontextmanager

@@ -221,14 +221,17 @@ def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
     """The latest event time that a stream's tuples may have.
 
-    It goes by the clock alone, so that old data is taken whatever its steps, and no tuple moves the bound for the next one; and by the last
-    commit's clock where that is later, so that a clock that was set back stops nothing.
+    It goes by the clock, so that old data is taken whatever its steps; and by the stream's newest where that is later, so that a clock that
+    was set back stops nothing.
     """
-    stream = job.streams[number]
+    stream, watermark = job.streams[number], last.watermarks[number]
     if isinstance(stream.source, JoinSource):
         return INT64_MAX
-    known = round(max(now, last.committed_at or now) * 1e6) if plan.event_now is None else plan.event_now
-    return known + stream.max_ahead_micros
+    known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
+    known += [partition.time_max for partition in last.partitions[number].values()]
+    if watermark is not None:
+        known.append(watermark + stream.watermark_micros)
+    return max(known) + stream.max_ahead_micros
 
 
 def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:

@@ -79,8 +79,8 @@ class Stream(Part):
     watermark: Span = Duration(0)
     """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped."""
     max_ahead: Span | None = None
-    """How far an event time may lie ahead of the clock. Tuples further ahead go to the dead letters. For windows of time. By default 1h, or
-    15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
+    """How far an event time may lie ahead of the clock, or of the stream's newest event time if that is later. Tuples further ahead go to
+    the dead letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
     idle_timeout: PositiveSpan | None = None
     """A stream that has had no record for this long does not hold the others back: its watermark goes on with theirs, and what it brings
     later is late if it is older. For windows of time. By default a silent stream holds the others for as long as it is silent."""
