@@ -134,18 +134,20 @@ def test_java_s_end_is_no_error_of_the_server_of_accumulators_and_all_else_is(er
 
 
 LEAVING = """
-import socket, struct, sys, time
+import select, socket, struct, sys, threading
 from pyspark.accumulators import _start_update_server
 from streamjoin.runner.spark import _expect_end
 
 server = _start_update_server("", True, sys.argv[1])
 if sys.argv[2] == "expected":
     _expect_end(server)
+close, closed = server.close_request, threading.Event()
+server.close_request = lambda request: (close(request), closed.set())    # after it was told of
 with socket.socket(socket.AF_UNIX) as java:
     java.connect(sys.argv[1])
     java.sendall(struct.pack("!i", 0))
-    time.sleep(0.5)    # by then there is an answer, which nobody reads
-time.sleep(0.5)
+    assert select.select([java], [], [], 30)[0]    # the answer, which nobody reads
+assert closed.wait(30)
 server.shutdown()
 """
 
