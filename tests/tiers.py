@@ -16,6 +16,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ class Tiers:
     """Files, by :data:`CHECKS`."""
 
     @classmethod
+    @cache  # it is asked once for each path that is collected
     def read(cls, path: Path = TESTS / "tiers.toml") -> Tiers:
         tables = tomllib.loads(path.read_text())
         nightly = tuple(name for names in tables["nightly"].values() for name in names)
