@@ -31,8 +31,7 @@ def without_silent(
     if least is None:
         return tuple(watermarks)
     return tuple(
-        max(least, mark) if is_silent and mark is not None else least if is_silent else mark
-        for mark, is_silent in zip(watermarks, silent, strict=True)
+        max(least, least if mark is None else mark) if is_silent else mark for mark, is_silent in zip(watermarks, silent, strict=True)
     )
 
 
