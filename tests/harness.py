@@ -225,9 +225,9 @@ def output_of(root: Root) -> Counter[tuple[Any, ...]]:
     return found
 
 
-def late_of(root: Path) -> set[tuple[str, int]]:
+def late_of(root: Path, where: str = "state/dead-letters") -> set[tuple[str, int]]:
     """The late tuples among the dead letters, by stream and rid."""
-    letters = [json.loads(line) for path in (root / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
+    letters = [json.loads(line) for path in (root / where).glob("*.json") for line in path.read_text().splitlines()]
     return {(letter["stream"], json.loads(letter["raw"])["rid"]) for letter in letters if ": late; " in letter["error"]}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from pathlib import Path
 
@@ -34,7 +33,6 @@ class Failure(Exception):  # noqa: N818 - what the user is told, not an error of
         self.sentence = sentence
 
 
-_CAUSE = re.compile(r"^[^:]+: ([A-Z]\w*): ")
 _OF_CAUSE = {"SourceError": Exit.SOURCE, "UnavailableError": Exit.SOURCE, "StorageError": Exit.STORAGE, "Missing": Exit.STORAGE}
 """Exceptions in tasks, which the runners report by name, whose remedy is not to be found in the join."""
 
@@ -49,8 +47,7 @@ def code_of(error: BaseException) -> Exit:
     if isinstance(error, EpochFailed):
         if error.stalled:
             return Exit.STALLED
-        cause = _CAUSE.match(str(error))
-        return _OF_CAUSE.get(cause[1], Exit.FAILED) if cause else Exit.FAILED
+        return _OF_CAUSE.get(error.cause, Exit.FAILED)
     for kind, code in (
         (SourceError, Exit.SOURCE),
         (UnavailableError, Exit.SOURCE),

@@ -295,6 +295,9 @@ class Loop:
             try:
                 result = self._driver.step(final=final)
             except EpochFailed as error:
+                if error.is_narrowed and not self._stop.is_set():
+                    self._tell(Retrying(f"{error}; done again with less, to find the records that fail it", attempt, 0.0))
+                    continue
                 stalls += error.stalled
                 deaths += error.worker_died and not error.stalled
                 if error.stalled:

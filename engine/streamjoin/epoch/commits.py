@@ -18,10 +18,9 @@ from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.reports import TaskReport
-from streamjoin.epoch.results import LETTERS, Results
+from streamjoin.epoch.results import Results
 from streamjoin.epoch.timelines import Timelines
-from streamjoin.io.base import Counting, Follower, SinkError, Source, Staged, Traffic
-from streamjoin.io.deadletter import DeadLetters
+from streamjoin.io.base import Counting, Follower, SinkError, Source, Traffic
 from streamjoin.io.results_source import ResultsSource
 from streamjoin.io.several import Sinks
 from streamjoin.job import Job
@@ -37,7 +36,6 @@ class Commits:
         log: CommitLog,
         sources: Sequence[Source],
         sink: Sinks,
-        dead_letters: DeadLetters,
         janitor: Janitor,
         timelines: Timelines,
         delays: DelayMeter,
@@ -52,16 +50,18 @@ class Commits:
         self.results = Results()
         """Of the last commit, with their data."""
         self.sources, self.sink = tuple(sources), sink
-        self._log, self._dead_letters, self._janitor = log, dead_letters, janitor
+        self._log, self._janitor = log, janitor
         self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
 
     def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flows, observed: Observations) -> Checkpoint:
         """Make the epoch the truth, with what it makes visible."""
         now = self._clock()
-        results = self.results.with_epoch([staged for report in reports for staged in report.staged if not staged.is_fed], now)
-        if results.are_due(self.sink, now, job.interval_micros / 1e6):
+        new = [staged for report in reports for staged in report.staged if not staged.is_fed]
+        new += [staged for report in reports for route in report.routes for staged in route.dead_letters]
+        results = self.results.with_epoch(new, now)
+        if due := results.due(self.sink, now, job.interval_micros / 1e6):
             try:
-                results = results.gathered(self.sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
+                results = results.gathered(due, self.sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
             except (SinkError, OSError) as error:
                 self._janitor.has_leftovers = True
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
@@ -85,7 +85,8 @@ class Commits:
         results = replace(self.results, staged=())
         segment = Segment(self._log.next_path)
         if gathers:
-            results = results.gathered(self.sink, self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
+            identity, incarnation = self.checkpoint.identity, self._log.incarnation
+            results = results.gathered(results.waiting, self.sink, identity, incarnation, self.checkpoint.epoch)
         results = results.kept_in(segment)
         timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
         after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=self.checkpoint.is_over or is_over))
@@ -97,7 +98,7 @@ class Commits:
         """Nothing is new: commit between epochs if it is time for that. ``final``: nothing will come while this driver runs; ``exhausted``:
         as far as the sources know, nothing ever will."""
         now, results = self._clock(), self.results
-        gathers = bool(results.waiting) and (final or exhausted or results.are_due(self.sink, now, 0.0))
+        gathers = bool(results.waiting) and (final or exhausted or bool(results.due(self.sink, now, 0.0)))
         # Who follows results from the storage is to hear of their end.
         ends = final and exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
         if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
@@ -107,7 +108,7 @@ class Commits:
         """Make visible what waits for that, as the driver stops."""
         if self.is_published and self.results.waiting:
             self.commit_between(gathers=True)
-        if self.is_published and (self.results.staged or self.checkpoint.staged.get(LETTERS)):
+        if self.is_published and self.results.staged:
             self.settle(self.checkpoint)
 
     def settle(self, checkpoint: Checkpoint) -> None:
@@ -120,7 +121,6 @@ class Commits:
 
     def publish(self, *, again: bool = False) -> None:
         self.sink.publish(self.results.staged, again=again)
-        self._dead_letters.publish([Staged.from_json(value) for value in self.checkpoint.staged.get(LETTERS, [])], again=again)
         self.is_published = True
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
         for source, position in zip(self.sources, self.checkpoint.positions, strict=True):

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.elastic.deployment import Deployment
+from streamjoin.epoch.apart import read_apart
 from streamjoin.epoch.fingerprint import JoinChanges
 from streamjoin.epoch.joins import candidates, continued, floors_of
 from streamjoin.epoch.planning import tuple_bytes
@@ -25,7 +26,7 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.epoch.spec import Config, Join, Stream
 from streamjoin.epoch.timelines import forms_of
-from streamjoin.io.base import Keeping, Source, SourcePlan
+from streamjoin.io.base import Keeping, Source, SourceError, SourcePlan, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.results_source import Feed, ResultsSource
@@ -45,7 +46,7 @@ from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import DOWNLOADS, Block, load_all
 from streamjoin.state.log import Checkpoint
-from streamjoin.state.storage import Storage
+from streamjoin.state.storage import Storage, StorageError
 
 SAMPLE_RECORDS = 50_000
 SAMPLE_BYTES = 32 << 20
@@ -64,10 +65,12 @@ class Deployed:
 
 
 def first_plan(
-    job: Job, checkpoint: Checkpoint, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float
+    job: Job, checkpoint: Checkpoint, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float, *, apart: bool = False
 ) -> Deployed:
-    """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input, and how large its records are."""
-    samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
+    """The checkpoint with the main predicate and the first plan, chosen from a sample of the first input, and how large its records are.
+
+    ``apart``: the sample is read in processes of their own."""
+    samples = _samples(job, sources, inputs, now, apart=apart)
     for source in sources:  # from now on workers read, and what the driver kept open would go on fetching
         if isinstance(source.reader, Keeping):
             source.reader.close()
@@ -128,6 +131,8 @@ def other_joins(
     sources: Sequence[Source],
     inputs: Sequence[SourcePlan],
     now: float,
+    *,
+    apart: bool = False,
 ) -> Deployed:
     """The checkpoint with the manifest's joins, and a plan for what is held of those that it had, and what is expected of those that were
     added, whose predicate is chosen by a sample of what comes next. Raises CheckpointMismatch."""
@@ -136,7 +141,7 @@ def other_joins(
     samples: list[list[pa.RecordBatch]] = [[] for _ in sources]
     if changes.added:
         found = candidates(job, changes)
-        samples = [_sample(source, plan, now) for source, plan in zip(sources, inputs, strict=True)]
+        samples = _samples(job, sources, inputs, now, apart=apart)
         encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each.places] for each in found]
         added = choose(found, encoded) if len(changes.added) == 1 else found[0]
     lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
@@ -216,7 +221,6 @@ def make_config(
     storage: Storage,
     sources: Sequence[Source],
     sink: Sinks,
-    dead_letters: DeadLetters,
 ) -> Config:
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
     return Config(
@@ -230,7 +234,6 @@ def make_config(
         window=job.window,
         storage=storage,
         sink=sink,
-        dead_letters=dead_letters,
         readers=tuple(source.reader for source in sources),
         snapshots=forms_of(job),
     )
@@ -260,11 +263,27 @@ def make_sinks(job: Job, storage: Storage) -> Sinks:
         if join.sink is not None
     }
     feeds = {join.name: Feed(storage, output_schema(join.output)) for number, join in enumerate(job.joins) if number in read}
-    return Sinks(made, feeds, tuple(known))
+    return Sinks(made, feeds, tuple(known), DeadLetters(job.dead_letter, job.late_letters))
 
 
-def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch]:
-    """Some of the first records, for the choice of predicate and scheme.
+def _samples(
+    job: Job, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float, *, apart: bool
+) -> list[list[pa.RecordBatch]]:
+    """By stream, some of the first records. What a record may have failed is read again in a process of its own."""
+    schemas = [arrow_schema(stream.schema) for stream in job.streams]
+    try:
+        known = zip(sources, inputs, schemas, strict=True)
+        return [_sample(source, plan, now, schema if apart else None) for source, plan, schema in known]
+    except (SourceError, UnavailableError, StorageError):
+        raise
+    except Exception:
+        if apart:
+            raise
+        return _samples(job, sources, inputs, now, apart=True)
+
+
+def _sample(source: Source, plan: SourcePlan, now: float, apart: pa.Schema | None) -> list[pa.RecordBatch]:
+    """Some of the first records, for the choice of predicate and scheme; ``apart``: their schema, if processes of their own read them.
 
     A stream that has only begun has too few; where a source knows what comes next (a generator always does), that counts too.
     """
@@ -273,7 +292,7 @@ def _sample(source: Source, plan: SourcePlan, now: float) -> list[pa.RecordBatch
     for ahead in (False, True):
         splits = source.plan(plan.position, SAMPLE_RECORDS - rows, now + SAMPLE_AHEAD_SECONDS).splits if ahead else plan.splits
         for split in splits:
-            for records in source.reader.read(split):
+            for records in source.reader.read(split) if apart is None else read_apart(source.reader, split, apart):
                 found.append(records.batch)
                 rows += records.batch.num_rows
                 nbytes += records.batch.nbytes

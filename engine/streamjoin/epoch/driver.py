@@ -37,6 +37,7 @@ from dataclasses import replace
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch import deployment, events
+from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.commits import Commits
 from streamjoin.epoch.compaction import rewrite_after
 from streamjoin.epoch.delays import Counted, DelayMeter
@@ -56,7 +57,6 @@ from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, share
 from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, UnavailableError
-from streamjoin.io.deadletter import DeadLetters
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
@@ -98,28 +98,22 @@ class Driver:
         self._query = uuid.uuid4().hex
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
-        self._dead_letters = DeadLetters(job.dead_letter, job.late_letters)
-        self._janitor = Janitor(storage, self._log, sources, sink, self._dead_letters)
+        self._janitor = Janitor(storage, self._log, sources, sink)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
         self._commits = Commits(
-            *(self._log, sources, sink, self._dead_letters, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
+            *(self._log, sources, sink, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
         )
         self._flows = Flows(job, ())  # of three and more streams, once a plan is adopted
         self._config: Shared | None = None  # until a plan is adopted
         self._rewrite: Rewrite | None = None  # under way, or to be begun
-        # About the plan that was made here, for the next epoch's result.
-        self._warnings: tuple[str, ...] = ()
-        # Epochs that were begun before the one before them was committed, in order; at most two.
-        self._ahead: deque[Flight] = deque()
-        # Which joins the checkpoint was not made with, or was made with alone, until it is.
-        self._changes: JoinChanges | None = None
-        # The split that the last attempt gave up as too large, until an epoch is committed.
-        self._refused: TooLarge | None = None
-        # Repeated storage requests of tasks that run in this process: their reports have them too.
-        self._task_retries = 0
+        self._warnings: tuple[str, ...] = ()  # about the plan that was made here, for the next epoch's result
+        self._ahead: deque[Flight] = deque()  # begun before the epoch before them was committed, in order; at most two
+        self._changes: JoinChanges | None = None  # the joins that the checkpoint was not made with, or alone with, until it is
+        self._caution = Caution()  # what is asked of the next attempt after some have failed
+        self._task_retries = 0  # storage requests of tasks that run in this process: their reports have them too
 
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
@@ -134,6 +128,7 @@ class Driver:
     def _start(self) -> None:
         self._enter("claim")
         self._commits.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
+        self._caution = Caution.after_deaths(self.checkpoint.claims - 1, self.job.max_tuples)
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
         self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
@@ -199,7 +194,7 @@ class Driver:
                 return None
             epoch, reports = finished
             before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flows, self._observations)
-            self._refused = None
+            self._caution = self._caution.after_commit(self.job.max_tuples)
             self._learn(epoch, reports, steps)
             steps.lap("commit")
             if self._ahead and not self._replanner.is_waiting:  # a plan that has its workers is not to wait for two epochs more
@@ -237,7 +232,8 @@ class Driver:
             steps.lap("plan")
             self._enter("deploy")
             if self._changes is None:
-                self._deploy(deployment.first_plan(self.job, self.checkpoint, self._commits.sources, inputs, self._clock()))
+                parts = self.job, self.checkpoint, self._commits.sources, inputs, self._clock()
+                self._deploy(deployment.first_plan(*parts, apart=self._caution.apart))
             else:
                 self._change_joins(self._changes, inputs)
                 head = Head.after(self.checkpoint)
@@ -257,7 +253,7 @@ class Driver:
             incarnation=incarnation,
             entry=entry,
             now=self._clock(),
-            refused=self._refused,
+            caution=self._caution,
             rewrite=self._rewrite,
             ended=ended,
             deadline_seconds=self.pulse.deadline_seconds,
@@ -303,6 +299,7 @@ class Driver:
                         if epoch.is_switch:
                             self._happened(events.FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died))
                         if epoch.spec.follows is None or error.permanent or error.stalled:
+                            self._caution = self._caution.after(error, [plan.records for plan in epoch.inputs])
                             raise
                 again = self._begin(Head.after(self.checkpoint), steps, final)
                 if again is None:
@@ -324,10 +321,10 @@ class Driver:
 
     def _plan_fewer(self, split: TooLarge) -> None:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
-        widths = list(self.checkpoint.widths)
-        widths[split.stream] = max(split.record_bytes, 2 * widths[split.stream])
+        known = self.checkpoint.widths
+        widths = (max(split.record_bytes, 2 * width) if stream == split.stream else width for stream, width in enumerate(known))
         self._commits.checkpoint = replace(self.checkpoint, widths=tuple(widths))
-        self._refused = split
+        self._caution = replace(self._caution, refused=split)
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
         """Only while there is a backlog, so that a join that keeps up takes its input once an interval; and not when files of failed
@@ -335,6 +332,7 @@ class Driver:
         ready = self._runner.ready if self._replanner.is_waiting else 0
         return (
             epoch.backlog_records > 0
+            and not self._caution.is_active
             and not epoch.is_switch
             and not self._janitor.is_due(epoch.spec.epoch)
             and not self._replanner.concerns_next_epoch(ready)
@@ -377,7 +375,8 @@ class Driver:
 
     def _change_joins(self, changes: JoinChanges, inputs: Sequence[SourcePlan]) -> None:
         """Go on with the manifest's joins from a checkpoint that was made with others. All that is staged is visible by now."""
-        deployed = deployment.other_joins(self.job, self.checkpoint, changes, self._storage, self._commits.sources, inputs, self._clock())
+        parts = self.job, self.checkpoint, changes, self._storage, self._commits.sources, inputs, self._clock()
+        deployed = deployment.other_joins(*parts, apart=self._caution.apart)
         self._enter("joins")
         self._commits.settle(deployed.checkpoint)
         self._changes = None
@@ -395,8 +394,7 @@ class Driver:
         self._flows = Flows(self.job, checkpoint.ways, checkpoint.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
-        parts = self._commits.sources, self._commits.sink, self._dead_letters
-        config = deployment.make_config(self.job, self.layout, self._query, self._storage, *parts)
+        config = deployment.make_config(self.job, self.layout, self._query, self._storage, self._commits.sources, self._commits.sink)
         self._config = share(self._query, config)
         self._happened(events.Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme)))
 
@@ -430,7 +428,7 @@ class Driver:
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         self._commits.show_fed()
-        return plan_inputs(self.job, self._commits.sources, self.checkpoint, head, self._clock(), final=final)
+        return plan_inputs(self.job, self._commits.sources, self.checkpoint, head, self._clock(), final=final, caution=self._caution)
 
     def sweep(self) -> int:
         """Remove what the last commit does not name. Returns how many files. Nothing may be in flight. O(stored objects)."""

@@ -19,7 +19,6 @@ from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.snapshots import FOLDER, snapshot_path
 from streamjoin.epoch.spec import is_attempt_of
 from streamjoin.io.base import Source
-from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks
 from streamjoin.results.parts import FOLDER as PARTS
 from streamjoin.state.blocks import FOLDER as BLOCKS
@@ -44,14 +43,11 @@ class _Garbage:
 class Janitor:
     """See the module. The loop's own; not for use by several threads."""
 
-    def __init__(
-        self, storage: Storage, log: CommitLog, sources: Sequence[Source], sink: Sinks, dead_letters: DeadLetters
-    ) -> None:
+    def __init__(self, storage: Storage, log: CommitLog, sources: Sequence[Source], sink: Sinks) -> None:
         self._storage = storage
         self._log = log
         self._sources = sources
         self._sink = sink
-        self._dead_letters = dead_letters
         # Ascending by epoch.
         self._garbage: list[_Garbage] = []
         # Paths of log entries that each of the last commits needs.
@@ -119,7 +115,7 @@ class Janitor:
         if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
             stray += snapshots
         self._storage.delete_many(stray)
-        return len(stray) + self._sink.sweep(may_sweep) + self._dead_letters.sweep(may_sweep)
+        return len(stray) + self._sink.sweep(may_sweep)
 
 
 def _files_of(checkpoint: Checkpoint) -> dict[str, None]:

@@ -18,6 +18,7 @@ from streamjoin.epoch.fingerprint import JoinChanges
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.results import PLACES, SINK
+from streamjoin.io.deadletter import TAG
 from streamjoin.io.several import tags
 from streamjoin.job import Job
 from streamjoin.language.floors import Floors
@@ -50,6 +51,8 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 
     def named(value: dict[str, Any]) -> dict[str, Any]:
         name = value.get("join") or alone
+        if name == TAG:
+            return value
         if name not in known:
             raise CheckpointMismatch(
                 f"spec.joins: {name} was removed while results of it are committed that may not be visible yet; run with {name} until the"

@@ -16,7 +16,7 @@ from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import PlannedEpoch, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
-from streamjoin.epoch.results import LETTERS, Results
+from streamjoin.epoch.results import Results
 from streamjoin.epoch.watermark import advance, heard_after, without_silent
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged
@@ -84,7 +84,6 @@ def checkpoint_after(
         blocks = _of_chain([*last.blocks, *new], spec.generation, reports)
     else:
         blocks = tuple(block for block in kept + new if block.place not in spec.ended)
-    dead = [staged for report in reports for route in report.routes for staged in route.dead_letters]
     after = replace(
         last,
         epoch=spec.epoch,
@@ -106,9 +105,10 @@ def checkpoint_after(
         held_bytes={report.task: report.held_bytes for report in at_work},
         tokens={report.task: report.token for report in at_work},
         totals=_totals(job, last, epoch, reports, results),
-        staged={LETTERS: [staged.to_json() for staged in dead]},
+        staged={},
         fed=fed,
         fingerprint=stored_fingerprint(job.fingerprint()),
+        claims=0,
         committed_at=now,
     )
     if spec.ended and (lying := last.lying) is not None:

@@ -13,10 +13,10 @@ from streamjoin.chain.blocksize import Load, theorem_1
 from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.settings import Mode
 from streamjoin.elastic.shedding import shed_factor
+from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.losses import can_lose
 from streamjoin.epoch.ports import Running
-from streamjoin.epoch.reports import TooLarge
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
@@ -33,6 +33,9 @@ MOST_BLOCKS = 64
 """Into about so many blocks of a chain the new tuples of an epoch go at most."""
 SPLIT_BYTES = 64 << 20
 """Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
+
+APART_TIMES = 4
+"""The deadline of an epoch whose splits are read apart is so many times as long: each of them may have to be halved often."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,19 @@ class Flight:
 
 
 def plan_inputs(
-    job: Job, sources: Sequence[Source], last: Checkpoint, head: Head, now: float, *, final: bool
+    job: Job,
+    sources: Sequence[Source],
+    last: Checkpoint,
+    head: Head,
+    now: float,
+    *,
+    final: bool,
+    caution: Caution = Caution(),  # noqa: B008 - it is frozen
 ) -> tuple[SourcePlan, ...]:
     """Plan what to read of all sources after ``head``: together at most ``job.max_tuples`` records, and about ``job.max_bytes`` by the size
     of earlier records. Each source has an even share, and may take what others leave. A stream that is held back, because it is too far
-    ahead, leaves all of its share."""
-    limit, room, widths = job.max_tuples, float(job.max_bytes), last.widths
+    ahead, leaves all of its share. ``caution``: fewer records, or those of one stream."""
+    limit, room, widths = caution.records or job.max_tuples, float(job.max_bytes), last.widths
     streams = range(len(sources))
 
     def plan(stream: int, records: int, nbytes: float) -> SourcePlan:
@@ -99,6 +109,8 @@ def plan_inputs(
         return sources[stream].plan(head.positions[stream], fitting, now, final, split_records=of_split)
 
     plans = [plan(stream, limit // len(sources), room / len(sources)) for stream in streams]
+    if caution.stream is not None and plans[caution.stream].splits:
+        return tuple(each if stream == caution.stream else _without_splits(each, head, stream) for stream, each in enumerate(plans))
     ahead = _ahead(job, last)
     if any(plans[stream].splits for stream in streams if stream not in ahead):
         for stream in ahead:
@@ -148,13 +160,14 @@ def make_spec(
     incarnation: int,
     entry: str,
     now: float,
-    refused: TooLarge | None = None,
+    caution: Caution = Caution(),  # noqa: B008 - it is frozen
     rewrite: Rewrite | None = None,
     ended: frozenset[int] = frozenset(),
     deadline_seconds: float,
 ) -> EpochSpec:
     """The spec for the tasks of the epoch after ``head``. ``entry`` is the path of the log's newest entry, which is ``last``; ``now`` is
-    the wall clock. ``refused``: a split that was given up as too large; where it could not be cut, splits may hold anything now."""
+    the wall clock. Where a split was given up as too large, and could not be cut, splits may hold anything now."""
+    refused = caution.refused
     uncut = refused is not None and any(
         stream == refused.stream and split.first_record == refused.first_record and split.records >= refused.records
         for stream, plan in enumerate(inputs)
@@ -199,7 +212,9 @@ def make_spec(
         follows=follows,
         block_tuples=block_tuples(job, last, inputs, current.scheme.tasks) if current.scheme.model == HANDSHAKE else 1,
         counts_groups=can_lose(job) and last.losses.are_any,
-        deadline_seconds=deadline_seconds,
+        apart=caution.apart,
+        rejects=caution.rejects,
+        deadline_seconds=deadline_seconds * (APART_TIMES if caution.apart else 1),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -69,6 +71,11 @@ class Runner(Protocol):
     def stop(self) -> None: ...
 
 
+_CAUSE = re.compile(r"^[^:]+: ([A-Z]\w*): ")
+NOT_DATA = {"SourceError", "SinkError", "UnavailableError", "StorageError", "Missing", "Abandoned", "ExchangeError"}
+"""Exceptions in tasks that say what failed, as those of the system do, and that it was not the data."""
+
+
 class EpochFailed(RuntimeError):  # noqa: N818
     """An epoch failed, uncommitted or committed but not yet published, and can be tried again. One line; ``detail`` has the trace."""
 
@@ -92,6 +99,21 @@ class EpochFailed(RuntimeError):  # noqa: N818
         """Nothing of it moved within the epoch's deadline; the workers that owed an answer are replaced."""
         self.too_large = too_large
         """The split whose records are too large for their number: fewer are to be planned."""
+        self.is_narrowed = False
+        """The next attempt takes less, to find what of the data failed this one."""
+
+    @property
+    def cause(self) -> str:
+        """The name of the exception in a task, as the runners report it; empty where there was none."""
+        found = _CAUSE.match(str(self))
+        return found[1] if found else ""
+
+    @property
+    def may_be_data(self) -> bool:
+        """Whether what was read may be why it failed."""
+        is_of_system = issubclass(getattr(builtins, self.cause, object), OSError)
+        is_explained = self.permanent or self.cause in NOT_DATA or is_of_system
+        return not is_explained and (self.worker_died or self.stalled or bool(self.cause))
 
 
 def too_large_of(error: Exception) -> TooLarge | None:

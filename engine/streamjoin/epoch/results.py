@@ -20,6 +20,7 @@ from typing import Any
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.spec import attempt_prefix
 from streamjoin.io.base import Staged
+from streamjoin.io.deadletter import GATHER_SECONDS, TAG
 from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, sink_identity
 from streamjoin.state.extent import Segment, read_extents
@@ -27,7 +28,7 @@ from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 SINK, LETTERS, PLACES = "sink", "deadLetter", "places"
-"""The parts of what a commit stages: results, dead letters, and the places where both go."""
+"""The parts of what a commit stages: results and dead letters, and the places where both go. Earlier versions staged letters apart."""
 GATHER_BYTES = 4 << 20
 """Results of this many bytes do not wait for more."""
 
@@ -39,7 +40,7 @@ class Results:
     staged: tuple[Staged, ...] = ()
     waiting: tuple[Staged, ...] = ()
     since: float | None = None
-    """The wall clock when the first of those that wait came."""
+    """The wall clock when the first of the results that wait came; dead letters say so themselves."""
     places: Sequence[Mapping[str, str]] = field(default=(), repr=False)
     """Where they go, and dead letters too (:func:`places`)."""
 
@@ -49,32 +50,45 @@ class Results:
         manifest."""
         going = places(job)
         _check(checkpoint, going, job)
-        found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
+        letters = [value | {"join": TAG} for value in checkpoint.staged.get(LETTERS, [])]
+        found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *letters, *checkpoint.waiting)]
         kept = [staged.extent for staged in found if staged.extent]
         data = dict(zip(kept, read_extents(storage, kept), strict=True))
         whole = [replace(staged, data=bytes(data[staged.extent])) if staged.extent else staged for staged in found]
         count = len(whole) - len(checkpoint.waiting)
         return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, going)
 
-    def are_due(self, sink: Sinks, now: float, interval_seconds: float) -> bool:
-        """Whether those that wait should not wait for another epoch."""
-        if self.since is None:
-            return False
-        is_set_back = now < self.since  # the clock, which does not say then how long they have waited
-        waited = now + interval_seconds - self.since
-        return is_set_back or waited >= sink.gather_seconds or sum(len(staged.data) for staged in self.waiting) >= GATHER_BYTES
+    def due(self, sink: Sinks, now: float, interval_seconds: float) -> list[Staged]:
+        """Those that should not wait for another epoch."""
+
+        def are_due(waiting: Sequence[Staged], since: float | None, gather_seconds: float) -> bool:
+            if since is None:
+                return False
+            is_set_back = now < since  # the clock, which does not say then how long they have waited
+            waited = now + interval_seconds - since
+            return is_set_back or waited >= gather_seconds or sum(len(staged.data) for staged in waiting) >= GATHER_BYTES
+
+        letters = [staged for staged in self.waiting if staged.join == TAG]
+        results = [staged for staged in self.waiting if staged.join != TAG]
+        letters_since = min((staged.since for staged in letters if staged.since is not None), default=None)
+        found = results if are_due(results, self.since, sink.gather_seconds) else []
+        return found + (letters if are_due(letters, letters_since, GATHER_SECONDS) else [])
 
     def with_epoch(self, new: Sequence[Staged], now: float) -> Results:
         """After another epoch, which staged these."""
-        waiting = (*self.waiting, *(staged for staged in new if staged.data))
-        since = self.since if self.waiting else now
-        return replace(self, staged=tuple(staged for staged in new if not staged.data), waiting=waiting, since=since if waiting else None)
+        small = [replace(staged, since=now) if staged.join == TAG else staged for staged in new if staged.data]
+        waiting = (*self.waiting, *small)
+        since = now if self.since is None else self.since
+        staged = tuple(staged for staged in new if not staged.data)
+        return replace(self, staged=staged, waiting=waiting, since=_since(waiting, since))
 
-    def gathered(self, sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
-        """The same, with waiting results staged to become visible; they are of epochs up to this one. Raises SinkError, StorageError."""
+    def gathered(self, due: Sequence[Staged], sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
+        """The same, with some of those that wait staged to become visible; they are of epochs up to this one. Raises SinkError,
+        StorageError."""
         name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
-        staged = (*self.staged, *sink.gather(self.waiting, name, f"{identity}-{epoch:012d}-small"))
-        return replace(self, staged=staged, waiting=(), since=None)
+        staged = (*self.staged, *sink.gather(due, name, f"{identity}-{epoch:012d}-small"))
+        waiting = tuple(each for each in self.waiting if each not in due)
+        return replace(self, staged=staged, waiting=waiting, since=_since(waiting, self.since))
 
     def kept_in(self, segment: Segment) -> Results:
         """The same, with all data in the segment, where it is once that is committed."""
@@ -96,6 +110,11 @@ class Results:
             waiting=tuple(staged.to_json() for staged in self.waiting),
             waiting_since=self.since,
         )
+
+
+def _since(waiting: Sequence[Staged], since: float | None) -> float | None:
+    """Since when results wait, if any do."""
+    return since if any(staged.join != TAG for staged in waiting) else None
 
 
 def places(job: Job) -> list[dict[str, str]]:
@@ -129,6 +148,6 @@ def _by_owner(found: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], str]:
 def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Of what may not be visible yet."""
     for value in (*checkpoint.staged.get(SINK, ()), *checkpoint.waiting):
-        yield SINK, value.get("join", "")
+        yield (LETTERS, "") if value.get("join") == TAG else (SINK, value.get("join", ""))
     if checkpoint.staged.get(LETTERS):
         yield LETTERS, ""

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin.epoch.apart import read_apart
 from streamjoin.epoch.compiled import Compiled, Plan, Taken, compiled, plan_of
 from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, draws_of, final_name, numbers_of, units_of
@@ -31,6 +32,7 @@ from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order, take
+from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.window import WindowKind
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.tiling import UNITS
@@ -50,13 +52,18 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     worker, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
     which, split = spec.splits[index]
     taken, report = worker.streams[which], RouteReport(which, partition=split.partition)
-    dead_letters = worker.config.dead_letters
-    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), taken.stream.name)
+    dead_letters = worker.config.sink.letters
+    assert dead_letters is not None, "each join has them"
+    small_bytes = spec.small_bytes // len(spec.splits)
+    dead = dead_letters.writer(attempt_name(spec, index), final_name(spec, index), taken.stream.name, small_bytes=small_bytes)
     held: list[pa.Table] = []
     held_bytes = 0
     arrived: list[Stamps | None] = []
-    for read in worker.config.readers[which].read(split):
+    reader, schema = worker.config.readers[which], arrow_schema(taken.stream.schema)
+    for read in read_apart(reader, split, schema, (spec, index)) if spec.apart else reader.read(split):
         records = without_oversized(read, spec.record_bytes, report)
+        if spec.rejects:
+            records = _all_rejected(records, f"fails the join: {spec.rejects}")
         report.rejected += len(records.rejected)
         report.input += records.batch.num_rows + len(records.rejected)
         report.input_bytes += records.batch.nbytes
@@ -78,7 +85,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         held_bytes += nbytes
     report.arrivals = Arrivals.sampled(arrived)
     report.dead_letters = dead.close()
-    report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
+    report.dead_letter_bytes = sum(staged.nbytes or len(staged.data) for staged in report.dead_letters)
     if held:
         yield from cut(spec, plan, taken, held, report)
     report.seconds = time.perf_counter() - started
@@ -109,6 +116,11 @@ def without_oversized(records: Records, most_bytes: int, report: RouteReport) ->
     ]
     report.oversized += len(letters)
     return Records(batch.filter(pa.array(~large)), rows[~large], records.rejected + letters, errors=records.errors)
+
+
+def _all_rejected(records: Records, reason: str) -> Records:
+    chosen = np.ones(records.batch.num_rows, dtype=bool)
+    return Records(records.batch[:0], records.offsets()[:0], records.rejected + _letters(records.batch, records.offsets(), chosen, reason))
 
 
 def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.pulse import LEAST_SECONDS
 from streamjoin.io.base import Reader, Split
-from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.several import Sinks
 from streamjoin.kernel.keys import scattered
 from streamjoin.language.join_type import JoinType
@@ -76,7 +75,6 @@ class Config:
     """The widest."""
     storage: Storage
     sink: Sinks
-    dead_letters: DeadLetters
     readers: tuple[Reader, ...]
     snapshots: dict[str, Form] = field(default_factory=dict)
     """The forms of snapshots, by the name of each join whose results are kept in snapshots, too."""
@@ -177,6 +175,10 @@ class EpochSpec:
     """In a chain (``handshake``): the number of tuples that its workers send on at once."""
     counts_groups: bool = False
     """Whether tasks count results by random groups of tuples, for how sure the estimate of what is lost is."""
+    apart: bool = False
+    """Splits are read in processes of their own (``epoch.apart``)."""
+    rejects: str = ""
+    """Why all records of the epoch are dead letters; empty: they are none."""
     deadline_seconds: float = LEAST_SECONDS
     """An attempt of which nothing moves for so long is given up."""
 

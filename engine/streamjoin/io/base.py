@@ -145,6 +145,18 @@ class Keeping(Protocol):
         """Close what nobody reads from now; another ``read`` opens it anew. Raises nothing."""
 
 
+@runtime_checkable
+class Divisible(Protocol):
+    """A reader whose splits can be divided, down to single records, to find the one that cannot be read."""
+
+    def halves(self, split: Any) -> tuple[Any, ...]:
+        """The split as two, which have its records in order; their ``first_record`` says where in the stream each begins. Empty: it cannot
+        be divided."""
+
+    def raw(self, split: Any) -> str:
+        """The only record of a split as it was written (``text.raw_text``). Raises what reading raises."""
+
+
 class Source(Protocol):
     """The part of a source that lives in the driver."""
 
@@ -219,6 +231,8 @@ class Staged:
     """Where."""
     join: str = ""
     """The join whose results they are. Empty: the only join."""
+    since: float | None = None
+    """Of a dead letter that waits for more: the wall clock when it began to."""
     is_fed: bool = False
     """Whether it is for the streams that read the join's results (``io.results_source``), not for its sink."""
 
@@ -229,13 +243,15 @@ class Staged:
             value["text"] = self.text
         if self.join:
             value["join"] = self.join
+        if self.since is not None:
+            value["since"] = self.since
         return value if self.extent is None else value | {"extent": self.extent.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Staged:
         extent = Extent(*value["extent"]) if "extent" in value else None
-        text, join = value.get("text", ""), value.get("join", "")
-        return cls(value["path"], value["final"], value["rows"], value["bytes"], text, extent=extent, join=join)
+        text, join, since = value.get("text", ""), value.get("join", ""), value.get("since")
+        return cls(value["path"], value["final"], value["rows"], value["bytes"], text, extent=extent, join=join, since=since)
 
 
 class Writer(Protocol):

@@ -1,12 +1,13 @@
 """Dead letters: the records that could not be used, kept as JSON lines so that they can be repaired and put in again.
 
-Always holds: they are staged and published with the epoch as results are, so each one is there exactly once.
+Always holds: they are staged and published as results are, so each one is there exactly once; and, as results do, few of them wait for
+more, so that there are few files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -26,6 +27,12 @@ SCHEMA = pa.schema(
 """
 
 
+GATHER_SECONDS = 60.0
+"""How long few letters wait for more."""
+TAG = "_deadLetters"
+"""In place of a join, of what is staged; no join has such a name."""
+
+
 @dataclass(frozen=True)
 class DeadLetters:
     """The directory of dead letters. Made when first needed."""
@@ -34,9 +41,13 @@ class DeadLetters:
     late: bool = False
     """Whether late tuples go there too."""
 
-    def writer(self, name: str, stem: str, stream: str) -> DeadLetterWriter:
-        """A writer for one task's rejected records of one stream; ``name`` and ``stem`` as in a sink."""
-        return DeadLetterWriter(self._sink().writer(name, stem), stream)
+    def writer(self, name: str, stem: str, stream: str, *, small_bytes: int = 0) -> DeadLetterWriter:
+        """A writer for one task's rejected records of one stream; parameters as in a sink."""
+        return DeadLetterWriter(self._sink().writer(name, stem, small_bytes=small_bytes), stream)
+
+    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
+        """As :meth:`streamjoin.io.base.Sink.gather`."""
+        return [replace(staged, join=TAG) for staged in self._sink().gather(small, f"{name}-dead", stem)]
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """As :meth:`streamjoin.io.base.Sink.publish`."""
@@ -72,7 +83,7 @@ class DeadLetterWriter:
         self._writer.write(pa.record_batch(arrays, schema=SCHEMA))
 
     def close(self) -> list[Staged]:
-        return self._writer.close()
+        return [replace(staged, join=TAG) for staged in self._writer.close()]
 
     def abort(self) -> None:
         self._writer.abort()

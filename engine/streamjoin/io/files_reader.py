@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamjoin.io import files_halves
 from streamjoin.io.base import Records, Rejected, SourceError, Split, UnavailableError
 from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.identity import Known
@@ -224,6 +225,18 @@ class FilesReader:
             Rejected(at, raw_text(row_text(batch, at).encode()), error, f"{place} {row + at}") for at, error in sorted(problems.items())
         ]
         return Records(typed.filter(pa.array(good)), np.flatnonzero(good), rejected)
+
+    def halves(self, split: FilesSplit) -> tuple[FilesSplit, ...]:
+        """See :class:`streamjoin.io.base.Divisible`."""
+        return files_halves.halves(self, split)
+
+    def raw(self, split: FilesSplit) -> str:
+        """See :class:`streamjoin.io.base.Divisible`."""
+        return files_halves.raw(self, split)
+
+    def opened(self, part: FileRange) -> Opened:
+        """The file that a range is of. Raises SourceError, UnavailableError."""
+        return self._opened(self.folder, part)
 
     def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
         """The values of a declared column that a file need not have (:meth:`columns` gave None for it)."""

@@ -28,10 +28,11 @@ from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePla
 from streamjoin.io.kafka_client import KafkaClient, log
 from streamjoin.io.kafka_group import Group
 from streamjoin.io.kafka_position import Reached, Read, numbered
-from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder, WithMetadata
+from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder, Wanted, WithMetadata
 from streamjoin.io.kafka_session import borrowed, close_kept
 from streamjoin.io.kafka_topics import Brokers, Seen, Topic
 from streamjoin.io.schema_registry import RegistryConfig
+from streamjoin.io.text import raw_text
 from streamjoin.language.topics import matches
 
 SPLIT_RECORDS = 250_000
@@ -271,6 +272,21 @@ class KafkaReader:
                     records.errors = session.new_errors()
                     records.arrived, arrived = arrived, None
                     yield records
+
+    def halves(self, split: KafkaSplit) -> tuple[KafkaSplit, ...]:
+        """See :class:`streamjoin.io.base.Divisible`. O(1)."""
+        if split.records < 2:
+            return ()
+        first = split.records // 2
+        middle, left = split.start + first, split.records - first
+        second = replace(split, start=middle, first_record=split.first_record + first, records=left)
+        return replace(split, end=middle, records=first), second
+
+    def raw(self, split: KafkaSplit) -> str:
+        """See :class:`streamjoin.io.base.Divisible`."""
+        with borrowed(self.config.client, self.config.group, split, headers=False) as session:
+            values = [fetched.values[at] for fetched in session.read(split, Wanted()) for at in range(len(fetched.values))]
+        return raw_text(values[0] or b"") if values else ""
 
     def _decoder(self) -> Decoder:
         metadata = dict(self.config.metadata)

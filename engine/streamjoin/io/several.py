@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from streamjoin.io.base import Busy, Counting, Sink, Staged, Traffic, Writer
+from streamjoin.io.deadletter import TAG, DeadLetters
 from streamjoin.io.results_source import Feed
 
 
@@ -32,6 +33,8 @@ class Sinks:
     """Of those whose results streams read."""
     names: tuple[str, ...] = ()
     """Of all joins, where not each has a sink."""
+    letters: DeadLetters | None = None
+    """Where records go that cannot be used; they are staged and become visible as results do."""
 
     @property
     def tags(self) -> dict[str, str]:
@@ -64,16 +67,19 @@ class Sinks:
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """See :class:`streamjoin.io.base.Sink`."""
         known = self.tags
+        letters = [staged for staged in small if staged.join == TAG]
         return [
             replace(staged, join=known[join])
             for join, sink in self.by_join.items()
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
-        ]
+        ] + (self.letters.gather(letters, name, stem) if self.letters else [])
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """See :class:`streamjoin.io.base.Sink`. Where one raises, the others have not all published, and are asked again."""
         for join, sink in self.by_join.items():
             sink.publish(self._whose(staged, join), again=again)
+        if self.letters is not None:
+            self.letters.publish([each for each in staged if each.join == TAG], again=again)
 
     def finish(self) -> None:
         """See :class:`streamjoin.io.base.Busy`."""
@@ -83,7 +89,8 @@ class Sinks:
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """See :class:`streamjoin.io.base.Sink`."""
-        return sum(sink.sweep(may_remove) for sink in self.by_join.values())
+        swept = sum(sink.sweep(may_remove) for sink in self.by_join.values())
+        return swept + (self.letters.sweep(may_remove) if self.letters else 0)
 
     def _whose(self, staged: Sequence[Staged], join: str) -> list[Staged]:
         tag = self.tags[join]

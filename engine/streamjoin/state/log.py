@@ -169,6 +169,7 @@ class Checkpoint:
     """By join, its snapshots of results that are open, or closed and not stored yet."""
     punctuations: Pending = field(default_factory=Pending)
     """Punctuations that wait for others of the same identifier."""
+    claims: int = 0  # by drivers, one after another, none of which has committed an epoch
     is_over: bool = False
     """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
 
@@ -392,7 +393,8 @@ class CommitLog:
         while True:
             self._verified_at = self._now()
             latest = read_latest(self._storage)
-            checkpoint = replace(latest.checkpoint, is_over=False) if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
+            known = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
+            checkpoint = replace(known, is_over=False, claims=known.claims + 1)
             self.incarnation = latest.incarnation + 1 if latest else 1
             self.sequence = latest.sequence if latest else -1
             try:
@@ -471,18 +473,16 @@ class CommitLog:
             self._storage.create(path, data)
         except AlreadyExists:
             return
-        raise StorageError(
-            f"{self._storage.url}: this store creates an object that exists already, so nothing would keep two drivers apart; "
-            "use one that knows conditional writes (If-None-Match), which docs/storage.md lists"
-        )
+        twice = "this store creates an object that exists already, so nothing would keep two drivers apart"
+        remedy = "use one that knows conditional writes (If-None-Match), which docs/storage.md lists"
+        raise StorageError(f"{self._storage.url}: {twice}; {remedy}")
 
     def _require_own(self, path: str) -> None:
         try:
             entry = Entry.decode(self._storage.get(path))
         except Missing:
-            raise Superseded(
-                f"{self._storage.url}: other drivers have moved this checkpoint far past {path}; this one ({self.writer}) stops"
-            ) from None
+            far = f"other drivers have moved this checkpoint far past {path}; this one ({self.writer}) stops"
+            raise Superseded(f"{self._storage.url}: {far}") from None
         if entry.writer != self.writer or entry.incarnation != self.incarnation:
             raise Superseded(
                 f"{self._storage.url}: another driver ({entry.writer}, incarnation {entry.incarnation}) has taken over this checkpoint; "

@@ -21,10 +21,10 @@ from streamjoin import __version__
 from streamjoin.state.storage import StorageError
 
 FORMAT = 3
-MINOR = 2
-SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1, "heard": 2}
+MINOR = 3
+SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1, "heard": 2, "claims": 3}
 """Fields of a checkpoint that minor versions after 0 have brought, by name: since which. To add one is a new MINOR."""
-ADVICE = frozenset({"meetings", "heard"})
+ADVICE = frozenset({"meetings", "heard", "claims"})
 """Those of them that results do not depend on."""
 
 
