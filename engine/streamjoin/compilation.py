@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from streamjoin.elastic.settings import Mode
@@ -31,6 +32,8 @@ from streamjoin.snapshots.timeline import Rule
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
 
+SAMPLED_LATE = 100
+"""So many late tuples of each split go to the dead letters, unless the manifest says otherwise."""
 MAX_AHEAD = Duration.parse("1h")
 FURTHEST_ZONE = Duration.parse("14h")
 """No zone's clock is further ahead of UTC."""
@@ -83,7 +86,7 @@ def compile_job(manifest: Manifest) -> Job:
         max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
-        late_letters=dead is not None and dead.late,
+        most_late_letters=SAMPLED_LATE if dead is None or dead.late is None else math.inf if dead.late else 0,
         manifest=manifest,
     )
 

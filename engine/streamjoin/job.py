@@ -185,7 +185,7 @@ class Job:
     """The directory of the state."""
     dead_letter: str
     """The directory of records that do not parse."""
-    late_letters: bool
+    most_late_letters: float
     """Whether late tuples go there too."""
     manifest: Manifest
 

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     STORAGE = 6
     JAVA = 7
     STALLED = 8
+    UNUSABLE = 9
     INTERRUPTED = 130
 
 
@@ -39,7 +40,7 @@ _OF_CAUSE = {"SourceError": Exit.SOURCE, "UnavailableError": Exit.SOURCE, "Stora
 
 def code_of(error: BaseException) -> Exit:
     """The exit code for an error of the driver."""
-    from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
+    from streamjoin.epoch.ports import AllLost, CheckpointMismatch, EpochFailed
     from streamjoin.io.base import SinkError, SourceError, UnavailableError
     from streamjoin.state.log import Superseded
     from streamjoin.state.storage import StorageError
@@ -55,6 +56,7 @@ def code_of(error: BaseException) -> Exit:
         (CheckpointMismatch, Exit.MISMATCH),
         (StorageError, Exit.STORAGE),
         (SinkError, Exit.STORAGE),
+        (AllLost, Exit.UNUSABLE),
     ):
         if isinstance(error, kind):
             return code

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner, Running, Stepper
+from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult, Runner, Running, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.epoch.spec import EpochSpec
+from streamjoin.io.deadletter import kind_of
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
@@ -33,6 +34,8 @@ FIRST_ASK_SECONDS, MOST_ASK_SECONDS = 0.002, 0.05
 STALLS = 2
 """The number of tries, without a pause, of an epoch that was given up because nothing moved. Then the process ends, and the next one
 begins with connections and threads of its own."""
+MANY_LOST = 10_000
+"""So many of a stream's first records have to be rejected or late, and no other, for a run to end that goes on otherwise."""
 UNSTARTED = "the driver starts workers before it uses them"
 
 
@@ -251,6 +254,7 @@ class Loop:
     def _epochs(self) -> Generator[Done, None, Reason]:
         deadline: float | None = None
         idle = 0.0
+        last: EpochResult | None = None
         while not self._stop.is_set():
             began = self._clock()
             done = self._attempts(final=False)
@@ -258,6 +262,8 @@ class Loop:
                 done = self._attempts(final=True)
                 if done is None and self._driver.exhausted:
                     self._tell_warnings()
+                    if last is not None:
+                        self._require_use(last, 1)
                     return Reason.IDLE
             now = self._clock()
             if done is None:
@@ -265,6 +271,8 @@ class Loop:
             else:
                 self._warned = frozenset(done.result.warnings)
                 yield done
+                self._require_use(done.result, MANY_LOST)
+                last = done.result
             if self._run_seconds is not None:
                 # Counted from the end of the first step, for that one starts the workers.
                 deadline = now + self._run_seconds if deadline is None else deadline
@@ -279,6 +287,21 @@ class Loop:
             self._tell(Waiting())
             self._stop.wait(wait)
         return Reason.STOPPED
+
+    @staticmethod
+    def _require_use(result: EpochResult, least: int) -> None:
+        """Raises AllLost where a stream has had so many records, in this epoch some, and all of them, ever, were rejected or late."""
+        totals = result.totals
+        for stream, records in enumerate(totals["input"] if result.streams else ()):
+            rejected, late = totals["rejected"][stream], totals["late"][stream]
+            if records < least or rejected + late < records or not result.counts["input"][stream]:
+                continue
+            name, why = result.streams[stream], kind_of(result.rejections[stream])
+            kinds = " and ".join(f"{kind} {count:,}" for kind, count in (("rejected", rejected), ("late", late)) if count)
+            raise AllLost(
+                f"{name}: {kinds} of its first {records:,} records, so that nothing was joined{f' ({why})' if why else ''}. See them with"
+                " streamjoin letters, mend the manifest or the input, and begin with a new checkpoint.location to read them again"
+            )
 
     def _tell_warnings(self) -> None:
         """What sources that have nothing new warn of, once, where the last epoch's result has not said it."""

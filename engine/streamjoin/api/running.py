@@ -81,6 +81,11 @@ class Epoch:
         }
 
     @property
+    def rejections(self) -> dict[str, str]:
+        """By stream that had records which could not be used: why the first of them could not."""
+        return {stream: reason for stream, reason in zip(self.streams, self.detail.rejections, strict=True) if reason}
+
+    @property
     def output(self) -> int:
         """The number of results of all joins."""
         return self.detail.output

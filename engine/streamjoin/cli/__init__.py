@@ -151,6 +151,17 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("manifest", type=FILE)
+@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="The number of records to show of each reason.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per stream and reason.")
+def letters(manifest: Path, examples: int, as_json: bool) -> None:
+    """Show the dead letters of MANIFEST's join: the records that it could not use, by reason."""
+    from streamjoin.cli.letters import show_letters
+
+    raise SystemExit(show_letters(manifest, examples, as_json))
+
+
+@main.command()
 @click.argument("target", metavar="MANIFEST|URL")
 @click.argument("sql")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row, instead of a table.")

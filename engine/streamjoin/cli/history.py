@@ -134,6 +134,10 @@ class History:
     durations: Durations = field(default_factory=Durations)
     counts: dict[str, list[int]] = field(default_factory=dict)
     """This run's counters, per stream."""
+    rejections: list[str] = field(default_factory=list)
+    """By stream, why one of its last rejected records was rejected; empty: none was."""
+    late_seconds: list[float] = field(default_factory=list)
+    """By stream, how far the latest of its late tuples was behind the watermark."""
     output: int = 0
     candidates: int = 0
     joins: dict[str, JoinWork] = field(default_factory=dict)
@@ -178,6 +182,10 @@ class History:
         for name, of_streams in result.counts.items():
             before = self.counts.get(name, [0] * len(of_streams))
             self.counts[name] = [total + count for total, count in zip(before, of_streams, strict=True)]
+        streams = len(result.counts["input"])
+        rejections, late = result.rejections or ("",) * streams, result.late_seconds or (0.0,) * streams
+        self.rejections = [new or old for old, new in zip(self.rejections or rejections, rejections, strict=True)]
+        self.late_seconds = list(map(max, self.late_seconds or late, late))
         self.output += result.output
         self.candidates += result.candidates
         for name, work in result.joins.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from streamjoin.api.loop import Ended
 from streamjoin.cli import wording
@@ -18,6 +18,7 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.ports import EpochResult, JoinWork
 from streamjoin.epoch.replan import PlanStatus
 
+Value = TypeVar("Value")
 COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")
 
 
@@ -41,6 +42,8 @@ def epoch_record(
                 "watermark": wording.moment(result.watermarks[stream]),
                 "watermarkLagSeconds": _rounded(result.lag[stream]),
                 "backlog": result.backlog[stream],
+                "rejection": _of(result.rejections, stream) or None,
+                "lateSeconds": _rounded(_of(result.late_seconds, stream) or None),
             }
             for stream, name in enumerate(subject.streams)
         ],
@@ -100,6 +103,8 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
                 **{count: history.counts[count][stream] if history.counts else 0 for count in COUNTS},
                 "wouldShed": history.counts["would_shed"][stream] if history.counts else 0,
                 "perSecond": _rounded(history.counts["input"][stream] / span) if span else None,
+                "rejection": _of(history.rejections, stream) or None,
+                "lateSeconds": _rounded(_of(history.late_seconds, stream) or None),
             }
             for stream, name in enumerate(subject.streams)
         ],
@@ -124,6 +129,10 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
         "totals": _totals(history.last) if history.last else None,
         "picture": picture,
     }
+
+
+def _of(values: Sequence[Value], stream: int) -> Value | None:
+    return values[stream] if values else None
 
 
 def _held(subject: Subject, held: Sequence[int]) -> dict[str, Any]:

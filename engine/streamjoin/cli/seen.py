@@ -17,6 +17,7 @@ from streamjoin.cli.history import History
 from streamjoin.cli.subject import Subject
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.replan import PlanStatus
+from streamjoin.io.deadletter import kind_of
 
 LONG_SECONDS = 2.0
 """A step that takes longer is named."""
@@ -89,6 +90,9 @@ class Seen:
             self.plan, self.decision = event.plan, event.decision
             for warning in event.result.warnings:
                 self._trouble(warning)
+            for stream, reason in zip(event.result.streams, event.result.rejections, strict=True):
+                if reason:
+                    self._trouble(f"{stream}: records are rejected: {kind_of(reason)}")
 
     def doing(self, subject: Subject, history: History, now: float) -> str:
         """What the run is doing, in a few words; the words up to the first comma are the state."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from streamjoin.cli import wording
+from streamjoin.cli.history import History
 from streamjoin.job import Job, SinkModel, sink_identity
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.scheme.tiling import Scheme
+
+MOST_REASON = 300
+"""Characters of why a record is rejected."""
 
 
 class Decided(Protocol):
@@ -65,6 +70,17 @@ class Subject:
         has_residual |= any(graph.checks or any(edge.residual for edge in graph.edges) for graph in graphs)
         text = graphs[0].text if len(graphs) == len(layout.predicates) == 1 else f"{layout.text} ({layout.main.kind})"
         return text + (" + residual" if has_residual else "")
+
+    def losses(self, history: History) -> Iterator[tuple[int, str]]:
+        """By stream, how many records were rejected or late, of how many, and why, as far as this run has seen any."""
+        for stream, job in enumerate(self.job.streams):
+            counts = {name: history.counts[name][stream] if history.counts else 0 for name in ("input", "rejected", "late")}
+            if counts["rejected"]:
+                why = wording.cut(history.rejections[stream], MOST_REASON)
+                yield stream, f"rejected {counts['rejected']:,} of {counts['input']:,}: {why} (all in {self.job.dead_letter})"
+            if counts["late"]:
+                behind = f"up to {wording.duration(history.late_seconds[stream])} behind; the watermark is {Duration(job.watermark_micros)}"
+                yield stream, f"late {counts['late']:,} of {counts['input']:,}: {behind}"
 
     @property
     def scheme(self) -> str | None:

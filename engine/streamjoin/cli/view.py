@@ -153,6 +153,7 @@ def epoch_line(result: EpochResult) -> str:
         f"tau {max(result.utilization.values(), default=0.0):.2f}",
     ]
     parts += [f"{COUNTERS[name][0]} {sum(counts[name]):,}" for name in ("late", "shed", "would_shed", "rejected") if sum(counts[name])]
+    parts[-1] += next((f" ({wording.cut(reason, 120)})" for reason in result.rejections if reason), "")
     if sum(result.backlog):
         parts.append(f"backlog {sum(result.backlog):,}")
     if result.read_back:

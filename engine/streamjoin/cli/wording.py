@@ -43,6 +43,10 @@ def duration(seconds: float | None) -> str:
     return f"{sign}{whole // 86400:,} d"
 
 
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def clock(seconds: float) -> str:
     """``0:07``, ``12:34``, ``1:02:03``."""
     whole = int(seconds)

@@ -237,7 +237,7 @@ def _preparing(spec: EpochSpec, index: int) -> Callable[[Records, Split], object
     def prepared(records: Records, split: Split) -> object:
         report = RouteReport(which)
         taken = without_oversized(records, spec.record_bytes, report)
-        return prepare(spec, worker, which, index, taken, split.first_record, report, late_letters=False)
+        return prepare(spec, worker, which, index, taken, split.first_record, report, late_letters=0)
 
     return prepared
 

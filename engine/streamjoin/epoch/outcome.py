@@ -270,6 +270,9 @@ def result_of(
         started_at=started,
         seconds=seconds,
         counts=counts,
+        streams=tuple(stream.name for stream in job.streams),
+        rejections=tuple(next((why for route in of if (why := route.rejection)), "") for of in _by_stream(job, routes)),
+        late_seconds=tuple(max((route.late_micros for route in of), default=0) / 1e6 for of in _by_stream(job, routes)),
         output=sum(report.output for report in reports),
         candidates=sum(report.candidates for report in reports),
         held={task: job.by_stream(held) for task, held in after.held.items()},
@@ -341,6 +344,10 @@ def counts_of(reports: Iterable[TaskReport], streams: int) -> dict[str, tuple[in
         for route in report.routes:
             counted[route.stream].update({name: getattr(route, name) for name in COUNTERS})
     return {name: tuple(of_stream[name] for of_stream in counted) for name in COUNTERS}
+
+
+def _by_stream(job: Job, routes: Sequence[RouteReport]) -> list[list[RouteReport]]:
+    return [[route for route in routes if route.stream == stream] for stream in range(len(job.streams))]
 
 
 def stored(job: Job, blocks: Iterable[Block]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -121,6 +121,10 @@ def too_large_of(error: Exception) -> TooLarge | None:
     return error.split if isinstance(error, SplitTooLarge) else None
 
 
+class AllLost(RuntimeError):  # noqa: N818
+    """All that a stream has read so far was rejected or late."""
+
+
 class CheckpointMismatch(RuntimeError):  # noqa: N818
     """The manifest asks for another join than the checkpoint holds."""
 
@@ -182,6 +186,12 @@ class EpochResult:
     stored_bytes: tuple[int, ...] = (0, 0)
     losses: Losses = field(default_factory=Losses)
     """How complete results are, as the checkpoint has it."""
+    streams: tuple[str, ...] = ()
+    """Their names."""
+    rejections: tuple[str, ...] = ()
+    """By stream, why the first of the records that were rejected is; empty: none was."""
+    late_seconds: tuple[float, ...] = ()
+    """By stream, how far the latest of the late tuples was behind the watermark."""
     storage_retries: int = 0
     """Requests to object stores that had to be repeated, by the tasks that finished and by the driver."""
     source_errors: tuple[int, ...] = (0, 0)

@@ -67,12 +67,16 @@ class RouteReport:
     stream: int
     input: int = 0
     rejected: int = 0
+    rejection: str = ""
+    """Why the first of them is rejected."""
     filtered: int = 0
     ahead: int = 0
     """Those of ``rejected`` whose event time is too far ahead of the clock."""
     oversized: int = 0
     """Those of ``rejected`` that are too large."""
     late: int = 0
+    late_micros: int = 0
+    """How far the latest of them is behind the watermark."""
     unmatchable: int = 0
     """Null or NaN in a key: such a tuple can match nothing and is not held."""
     shed: int = 0

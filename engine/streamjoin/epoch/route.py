@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -70,8 +70,10 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         report.source_errors += records.errors
         arrived.append(read.arrived)
         _require_room(spec, split, report)
-        found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.late)
-        dead.write(split, records.rejected + found.letters)
+        found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.most_late - report.late)
+        letters = records.rejected + found.letters
+        report.rejection = report.rejection or next((letter.error for letter in letters if not letter.is_late), "")
+        dead.write(split, letters)
         for place, tuples in found.unmatchable.items():
             yield Piece(index % plan.scheme.tasks, UNMATCHABLE, place, tuples.serialize())
         batch = found.held
@@ -154,9 +156,9 @@ def prepare(
     first_record: int,
     report: RouteReport,
     *,
-    late_letters: bool,
+    late_letters: float,
 ) -> Prepared:
-    """Phases 2 and 3 for one batch."""
+    """Phases 2 and 3 for one batch. ``late_letters``: so many late tuples go to the dead letters."""
     taken = worker.streams[which]
     batch, rows, stream, latest = records.batch, records.offsets(), taken.stream, spec.latest[which]
     letters: list[Rejected] = []
@@ -197,8 +199,13 @@ def prepare(
         keep &= moment >= bound
         late = len(keep) - int(keep.sum())
         report.late += late
-        if late and late_letters:
-            letters += _letters(batch, rows, ~keep, f"{stream.event_time}: late; the stream's watermark was {_written(bound)}")
+        if late:
+            behind = ~keep
+            report.late_micros = max(report.late_micros, int(bound - moment[behind].min()))
+            if late_letters < late:
+                behind[np.flatnonzero(behind)[max(0, int(late_letters)) :]] = False
+            reason = f"{stream.event_time}: late; the stream's watermark was {_written(bound)}"
+            letters += [replace(letter, is_late=True) for letter in _letters(batch, rows, behind, reason)]
     if moment is not None and keep.any():
         oldest = int((moment if keep.all() else moment[keep]).min())
         report.time_min = oldest if report.time_min is None else min(report.time_min, oldest)

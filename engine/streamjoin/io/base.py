@@ -105,6 +105,8 @@ class Rejected:
     error: str
     place: str = ""
     """Where it lies more exactly than the split says: the file, and the byte or row in it."""
+    is_late: bool = False
+    """It could be used, but came too late."""
 
 
 @dataclass

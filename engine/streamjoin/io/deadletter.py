@@ -6,6 +6,7 @@ more, so that there are few files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,13 +34,21 @@ TAG = "_deadLetters"
 """In place of a join, of what is staged; no join has such a name."""
 
 
+_VALUES = re.compile(r'"[^"]*"|(?<![A-Za-z_])[-+]?\d[\d,.:TZ-]*')
+
+
+def kind_of(error: str) -> str:
+    """The reason without the record's own values, the same for all records that are wrong in one way: no value leaves the dead letters."""
+    return _VALUES.sub("...", error)
+
+
 @dataclass(frozen=True)
 class DeadLetters:
     """The directory of dead letters. Made when first needed."""
 
     path: str
-    late: bool = False
-    """Whether late tuples go there too."""
+    most_late: float = 0
+    """Of each split, so many late tuples go there too."""
 
     def writer(self, name: str, stem: str, stream: str, *, small_bytes: int = 0) -> DeadLetterWriter:
         """A writer for one task's rejected records of one stream; parameters as in a sink."""

@@ -334,8 +334,9 @@ class DeadLetter(Part):
 
     location: Location | None = None
     """A directory, as a local path or a URL (file, s3, gs, abfss, az). By default the directory dead-letters in the checkpoint."""
-    late: bool = False
-    """true: late tuples go there too, as they were parsed."""
+    late: bool | None = None
+    """Whether late tuples go there, too, as they were parsed. true: all; false: none. By default 100 of each part of the input, as a
+    sample."""
 
 
 class Tls(Part):

@@ -1,0 +1,126 @@
+"""``streamjoin letters``: the dead letters of a join, by stream and reason, with examples.
+
+Also those that the last commit keeps and no file has yet. Memory: that of one file's line, and of ``MOST_KINDS`` reasons.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from pyarrow import ipc
+
+from streamjoin.cli import wording
+from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.validate import job_at
+from streamjoin.io.base import SourceError, Staged
+from streamjoin.io.deadletter import TAG, kind_of
+from streamjoin.io.folder import folder_at
+from streamjoin.job import Job
+from streamjoin.location import is_url
+from streamjoin.state.extent import read_extents
+from streamjoin.state.log import read_latest
+from streamjoin.state.storage import ObjectStorage
+
+MOST_KINDS = 1000
+"""Of which letters are told apart."""
+OTHERS = "others"
+RAW_CHARACTERS = 200
+READ_BYTES = 4 << 20
+
+
+@dataclass
+class Group:
+    """The letters of one stream and one reason."""
+
+    stream: str
+    reason: str
+    count: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+
+def show_letters(manifest: Path, examples: int, as_json: bool) -> Exit:
+    """Print the letters, most frequent reasons first."""
+    try:
+        job = job_at(manifest)
+        groups = grouped(job, examples)
+    except Failure as failure:
+        click.echo(failure.sentence, err=True)
+        return failure.code
+    ordered = sorted(groups, key=lambda group: (group.stream, -group.count, group.reason))
+    for line in _json_lines(ordered) if as_json else _lines(job, ordered):
+        click.echo(line)
+    return Exit.DONE
+
+
+def grouped(job: Job, examples: int) -> list[Group]:
+    """All letters. O(letters). Raises Failure."""
+    groups: dict[tuple[str, str], Group] = {}
+    try:
+        for letter in letters_of(job):
+            key = letter["stream"], kind_of(letter["error"])
+            if key not in groups and len(groups) >= MOST_KINDS:
+                key = letter["stream"], OTHERS
+            group = groups.setdefault(key, Group(*key))
+            group.count += 1
+            if len(group.examples) < examples:
+                group.examples.append({"error": letter["error"], "where": letter["split"], "raw": letter["raw"]})
+    except (OSError, SourceError) as error:
+        raise Failure(Exit.STORAGE, f"streamjoin: {error}; look whether {job.dead_letter} can be read") from error
+    return list(groups.values())
+
+
+def letters_of(job: Job) -> Iterator[dict[str, Any]]:
+    """Each letter as it was written (``io.deadletter.SCHEMA``); first those in files. Raises OSError, SourceError."""
+    if is_url(job.dead_letter) or Path(job.dead_letter).is_dir():
+        folder = folder_at(job.dead_letter)
+        for entry in sorted(folder.scan(), key=lambda entry: entry.name):
+            if entry.name.endswith(".json") and entry.is_file():
+                yield from map(json.loads, _lines_of(folder.open(entry.name), entry.stat().st_size))
+    storage = ObjectStorage(job.checkpoint)
+    latest = read_latest(storage)
+    waiting = [Staged.from_json(value) for value in latest.checkpoint.waiting] if latest else []
+    extents = [staged.extent for staged in waiting if staged.join == TAG and staged.extent is not None]
+    for data in read_extents(storage, extents):
+        with ipc.open_stream(data) as reader:
+            for batch in reader:
+                yield from batch.to_pylist()
+
+
+def _lines_of(file: Any, size: int) -> Iterator[bytes]:
+    left = b""
+    try:
+        for at in range(0, size, READ_BYTES):
+            *lines, left = (left + file.pread(min(READ_BYTES, size - at), at)).split(b"\n")
+            yield from lines
+    finally:
+        file.close()
+    if left:
+        yield left
+
+
+def _json_lines(groups: list[Group]) -> Iterator[str]:
+    for group in groups:
+        yield json.dumps({"stream": group.stream, "reason": group.reason, "count": group.count, "examples": group.examples})
+
+
+def _lines(job: Job, groups: list[Group]) -> Iterator[str]:
+    if not groups:
+        yield f"no dead letters in {job.dead_letter}"
+    stream = None
+    for group in groups:
+        if group.stream != stream:
+            stream = group.stream
+            total = sum(each.count for each in groups if each.stream == stream)
+            yield f"{stream}: {wording.plural(total, 'dead letter')}, in {job.dead_letter}"
+        yield f"  {group.count:>9,}  {group.reason}"
+        for example in group.examples:
+            text = io.StringIO(example["raw"]).readline().rstrip("\n")
+            yield f"{'':13}{example['where']}: {wording.cut(text, RAW_CHARACTERS)}"
+            if example["error"] != group.reason:
+                yield f"{'':15}{wording.cut(example['error'], RAW_CHARACTERS)}"
