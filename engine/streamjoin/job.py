@@ -172,6 +172,8 @@ class Job:
     tau1: float
     tau2: float
     tau3: float
+    when_full: str
+    """backpressure, shed or fail."""
     shedding_model: str
     shedding_base: float
     shedding_mode: Mode

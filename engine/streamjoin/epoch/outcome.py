@@ -289,7 +289,12 @@ def result_of(
         totals=after.totals,
         generation=after.generation,
         blocks=len(after.blocks),
-        warnings=tuple(warning for plan in inputs for warning in plan.warnings) + tuple(_all_ahead(job, routes)) + _rewrite_errors(reports),
+        warnings=(
+            *(warning for plan in inputs for warning in plan.warnings),
+            *_all_ahead(job, routes),
+            *_is_full(job, after),
+            *_rewrite_errors(reports),
+        ),
         committed_at=after.committed_at,
         joins=joins_of(reports),
         work={report.task: TaskWork(report.seconds, report.output, report.candidates, sum(report.held_bytes)) for report in reports},
@@ -371,6 +376,15 @@ def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
                 " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
                 f" spec.streams[{number}].maxAhead"
             )
+
+
+def _is_full(job: Job, after: Checkpoint) -> Iterator[str]:
+    """What is to be said where workers hold more than they may. The same text for each such epoch."""
+    if max(utilization(job, after).values(), default=0.0) >= 1 and job.shedding_model == "off":
+        yield (
+            "the fullest worker holds as much as it may or more (tau is at or above 1), and nothing is shed: raise spec.workers.max or the"
+            " capacity of a worker, shorten the window, or set spec.scaling.whenFull to shed"
+        )
 
 
 def _source_errors(reports: Sequence[TaskReport], stream: int) -> int:

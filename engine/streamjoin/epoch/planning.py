@@ -16,7 +16,7 @@ from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.events import EpochPlans
 from streamjoin.epoch.losses import can_lose
-from streamjoin.epoch.ports import Running
+from streamjoin.epoch.ports import EpochFailed, Running
 from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
@@ -115,6 +115,9 @@ def plan_inputs(
     if any(plans[stream].splits for stream in streams if stream not in ahead):
         for stream in ahead:
             plans[stream] = _without_splits(plans[stream], head, stream)
+    if not final and (full := full_text(job, last)):
+        for stream, behind in _ahead_of(job, last).items():
+            plans[stream] = _held_back(plans[stream], head, stream, f"{full}; {job.streams[stream].name} is not read until {behind}")
     spare = limit - sum(each.records for each in plans)
     spare_bytes = room - sum(plans[stream].records * widths[stream] for stream in streams)
     hungry = [stream for stream in streams if plans[stream].splits and plans[stream].backlog_records]
@@ -131,6 +134,35 @@ def _without_splits(plan: SourcePlan, head: Head, stream: int) -> SourcePlan:
     backlog = plan.backlog_records + plan.records
     position, read = head.positions[stream] or {}, head.records[stream]
     return replace(plan, splits=(), position=position, records=0, end_record=read, backlog_records=backlog, exhausted=False)
+
+
+def _held_back(plan: SourcePlan, head: Head, stream: int, why: str) -> SourcePlan:
+    """The plan to read nothing now, with a warning if there is something to read."""
+    return replace(_without_splits(plan, head, stream), warnings=(*plan.warnings, why)) if plan.splits else plan
+
+
+def full_text(job: Job, last: Checkpoint) -> str:
+    """What is said where the fullest worker holds its capacity or more; empty: it does not. Raises EpochFailed where that is to fail."""
+    fullest = max(utilization(job, last).values(), default=0.0)
+    if fullest < 1:
+        return ""
+    text = "the fullest worker holds as much as it may or more (tau is at or above 1)"
+    if job.when_full == "fail":
+        remedy = "raise spec.workers.max or the capacity of a worker, or choose another whenFull"
+        raise EpochFailed(f"epoch {last.epoch + 1}: {text}, and spec.scaling.whenFull is fail; {remedy}", permanent=True)
+    return text
+
+
+def _ahead_of(job: Job, last: Checkpoint) -> dict[int, str]:
+    """The streams that are ahead of another one in event time, and what they are to wait for, as reading on would only fill workers."""
+    if job.window.kind is not WindowKind.RANGE or job.when_full != "backpressure":
+        return {}
+    read = [stream for stream, each in enumerate(job.streams) if not isinstance(each.source, JoinSource)]
+    marks = {stream: -INT64_MAX if (mark := last.watermarks[stream]) is None else mark for stream in read}
+    least = min(marks, key=lambda stream: marks[stream])
+    remedy = "add workers or capacity, or give that stream an idleTimeout"
+    behind = f"{job.streams[least].name} has caught up in event time; {remedy}"
+    return {stream: behind for stream in read if marks[stream] > marks[least]}
 
 
 def _ahead(job: Job, last: Checkpoint) -> list[int]:

@@ -268,6 +268,10 @@ class Scaling(Part):
     """How long tau must stay at or above tau3. By the policy predictive, a forecast of tau2 must hold for a quarter of this."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0. By all policies, the slowest epoch of this time tells how many workers keep up."""
+    when_full: Literal["backpressure", "shed", "fail"] = "backpressure"
+    """What happens when the fullest worker holds as much as it may (tau is 1). backpressure: streams that are ahead of another one in event
+    time are not read until that one has caught up. shed: tuples are dropped from tau2 on, as with shedding.model linear. fail: the run
+    ends."""
     floor: Literal["min", "initial"] = "min"
     """The least number of workers that the rules leave. min: workers.min; initial: the number of workers of the first plan, if that is
     more."""
