@@ -439,7 +439,7 @@ def test_windows_without_time_take_any_event_time(tmp_path: Path) -> None:
 def test_late_tuples_are_kept_where_that_is_asked_for(kept: bool, tmp_path: Path) -> None:
     left = stream([[(0, 5, 0, at(10))], [], [(1, 5, 0, at(7)), (2, 5, 0, at(8)), (3, 6, 1, at(1))]])
     right = stream([[(0, 5, 0, at(9))], [], []])
-    spec = {"deadLetter": {"late": True}} if kept else {}
+    spec = {"deadLetter": {"late": kept}}
     driver = drive(tmp_path, (left, right), window={"within": "100s"}, watermark="2s", **spec)
     assert (total(driver, "late"), total(driver, "rejected")) == ((2, 0), (0, 0)), "each tuple has one fate"
     assert output_of(tmp_path) == Counter([(0, 0), (2, 0)])

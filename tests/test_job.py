@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any, get_args
 
@@ -105,7 +106,8 @@ def test_paths_are_plain_and_local() -> None:
     assert (made.checkpoint, made.dead_letter) == ("/tmp/state", "/tmp/state/dead-letters")
     assert job(deadLetter={"location": "dead/"}).dead_letter == "dead"
     kept = job(deadLetter={"late": True})
-    assert (kept.dead_letter, kept.late_letters, made.late_letters) == ("/tmp/state/dead-letters", True, False)
+    assert (kept.dead_letter, kept.most_late_letters, made.most_late_letters) == ("/tmp/state/dead-letters", math.inf, 100)
+    assert job(deadLetter={"late": False}).most_late_letters == 0
 
 
 @pytest.mark.parametrize(

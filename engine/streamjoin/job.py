@@ -172,8 +172,7 @@ class Job:
     tau1: float
     tau2: float
     tau3: float
-    when_full: str
-    """backpressure, shed or fail."""
+    when_full: str  # backpressure, shed or fail
     shedding_model: str
     shedding_base: float
     shedding_mode: Mode
@@ -187,8 +186,7 @@ class Job:
     """The directory of the state."""
     dead_letter: str
     """The directory of records that do not parse."""
-    most_late_letters: float
-    """Whether late tuples go there too."""
+    most_late_letters: float  # of each split, so many late tuples go there too
     manifest: Manifest
 
     def expected_tuples(self) -> Expected:

@@ -93,6 +93,8 @@ class Retrying:
     sentence: str
     attempt: int
     pause: float
+    narrowed: bool = False
+    """It takes less, to find the records that fail it."""
 
 
 WARNING = "warning: "
@@ -319,7 +321,7 @@ class Loop:
                 result = self._driver.step(final=final)
             except EpochFailed as error:
                 if error.is_narrowed and not self._stop.is_set():
-                    self._tell(Retrying(f"{error}; done again with less, to find the records that fail it", attempt, 0.0))
+                    self._tell(Retrying(str(error), attempt, 0.0, narrowed=True))
                     continue
                 stalls += error.stalled
                 deaths += error.worker_died and not error.stalled

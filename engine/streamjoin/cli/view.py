@@ -76,6 +76,8 @@ def happening(event: Event, runner: str) -> str | None:
         return event.text
     if isinstance(event, Asked):
         return "stopping after the running epoch; Ctrl-C again stops at once"
+    if isinstance(event, Retrying) and event.narrowed:
+        return f"{event.sentence}; it is done again with less, to find the records that fail it"
     if isinstance(event, Retrying):
         return f"{event.sentence}; attempt {event.attempt} failed, trying again in {wording.duration(event.pause)}"
     return None
