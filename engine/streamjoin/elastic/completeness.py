@@ -32,7 +32,7 @@ The interval: by chance, tuples with many partners are dropped more or less ofte
 variance of an output of which a share 1 - p of a source's tuples is dropped is ``(1 - p) * sum(d^2)``; ``sum(d^2) / sum(d)``, the results
 of a tuple as a result sees it, is measured by :data:`GROUPS` random groups of each side's tuples, whose results are counted: of random
 groups the variance is ``sum(d^2) / GROUPS`` (Wolter, "Introduction to Variance Estimation", 2). Added is :data:`MODEL_ERROR` for what the
-assumptions do not hold exactly.
+assumptions do not hold exactly, and :data:`WHOLE_ERROR` where all workers count as one.
 
 Always holds: ``0 <= low <= share <= high <= 1``; without a tuple dropped all three are 1. Pure; state is plain data for the checkpoint.
 """
@@ -53,6 +53,10 @@ QUANTILE = 2.131
 """Of Student's t with GROUPS - 1 degrees of freedom, for 95 of 100."""
 MODEL_ERROR = 0.02
 """The standard deviation of what is lost for what else is not as assumed, as a part of it."""
+WHOLE = -1
+"""The part that stands for all workers."""
+WHOLE_ERROR = 0.18
+"""In place of ``MODEL_ERROR`` there: workers of a chain shed by what each of them holds, which are not the same tuples of both streams."""
 MEASURED = 64
 """Of so many parts the selectivity is measured in an epoch in which nothing is dropped."""
 FINE_SECONDS, HOUR, DAY = 300.0, 3600.0, 86400.0
@@ -174,6 +178,7 @@ class JoinLosses:
     """Tuples by source, for where no groups are counted."""
     rate: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """When the last epoch was; results a second that there would be, and that are lost, at present."""
+    model_error: float = MODEL_ERROR
 
     def over(self, seconds: float | None, now: float) -> Estimate | None:
         """Of the last so many seconds (in steps of five minutes, of hours, or of days, by how long ago they are), or of the whole run.
@@ -184,9 +189,8 @@ class JoinLosses:
         if found.all <= 0:
             return None
         share = min(1.0, found.output / found.all)
-        variance = (
-            sum(self.spread(at) * weight for at, weight in enumerate(found.weights)) + (MODEL_ERROR * (found.all - found.output)) ** 2
-        )
+        by_chance = sum(self.spread(at) * weight for at, weight in enumerate(found.weights))
+        variance = by_chance + (self.model_error * (found.all - found.output)) ** 2
         error = QUANTILE * math.sqrt(variance)
         low = min(share, found.output / (found.all + error))
         high = min(1.0, found.output / (found.all - error)) if found.all > error else 1.0
@@ -242,6 +246,7 @@ class JoinLosses:
             "lately": {str(part): [_short(value) for value in values] for part, values in lately.items()},
             "kept": [_short(value) for value in self.kept],
             "rate": [_short(value) for value in self.rate],
+            "modelError": self.model_error,
         }
 
     @classmethod
@@ -254,6 +259,7 @@ class JoinLosses:
             lately={int(part): tuple(values) for part, values in data["lately"].items()},
             kept=tuple(data["kept"]),
             rate=(rate[0], rate[1], rate[2]),
+            model_error=data.get("modelError", MODEL_ERROR),
         )
 
 
@@ -399,6 +405,7 @@ def _joined(
         groups=_added(before.groups, epoch.groups.get(name) or ()),
         lately=lately,
         kept=_added((before.kept,), (kept,))[0],
+        model_error=WHOLE_ERROR if WHOLE in epoch.parts else before.model_error,
     )
 
 

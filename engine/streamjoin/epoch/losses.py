@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamjoin.elastic.completeness import Counted, Epoch, Losses, Part
+from streamjoin.elastic.completeness import WHOLE, Counted, Epoch, Losses, Part
 from streamjoin.elastic.pairs import Entry, Span, Tuples
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
@@ -21,8 +21,6 @@ from streamjoin.state.blocks import Block
 if TYPE_CHECKING:
     from streamjoin.state.log import Checkpoint
 
-WHOLE = -1
-"""The part that stands for all workers."""
 
 
 def can_lose(job: Job) -> bool:
