@@ -39,6 +39,9 @@ def publish_at_once(sinks: Sequence[Any], staged: Any) -> None:
     assert not failures
 
 
+UNUSUAL = ["plain", "a:b", "é", "New York", "100%", "a%20b", "%3A", "a/b", "q?x", "h#y", "a=b", "+", "日本", "a\\b", "'\"", ".."]
+"""Texts of which a path of a partition has some other form, or none."""
+
 ALL_TYPES = pa.schema(
     [
         ("flag", pa.bool_()),

@@ -26,8 +26,9 @@ from streamjoin.io.factory import make_source
 from streamjoin.io.table_source import TableSource
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sources
-from tables import ALL_TYPES, normal, texts, typed_rows
+from tables import ALL_TYPES, UNUSUAL, normal, texts, typed_rows
 from test_cli import run_inline
+from test_delta_sink import sink, stage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 
@@ -241,6 +242,21 @@ def test_what_is_no_table_or_lacks_a_column_is_refused(tmp_path: Path) -> None:
         source(tmp_path, pa.schema([("price", pa.float64())])).plan(None, 10, 4e9)
     with pytest.raises(SourceError, match="which cannot be read as"):
         source(tmp_path, pa.schema([("part", pa.float64())])).plan(None, 10, 4e9)
+
+
+@pytest.mark.parametrize("where", ["here", "a b é", "s3"])
+def test_partitions_of_unusual_text_are_read_whoever_wrote_them(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    root: Root = request.getfixturevalue("s3").bucket() if where == "s3" else tmp_path / where
+    values = pa.table([list(range(len(UNUSUAL))), UNUSUAL], schema=SCHEMA)
+    write_deltalake(str(root) if where == "s3" else (tmp_path / where).as_uri(), values, partition_by=["part"])
+    made = source(root)
+    plan = made.plan(None, 1000, 4e9)
+    assert sorted(read(made, plan).column("part").to_pylist()) == sorted(UNUSUAL)
+    target = sink(root, SCHEMA, partition_by=("part",))
+    target.publish(stage(target, 0, values.combine_chunks().to_batches()[0]))
+    for reader, position in ((made, plan.position), (source(root, starting_version=1), None)):
+        plan = reader.plan(position, 1000, 4e9)
+        assert read(reader, plan).sort_by("id").equals(values)
 
 
 def test_from_an_object_store(s3: S3Server) -> None:

@@ -14,16 +14,19 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from harness import MemorySnapshots
+from harness import MemorySnapshots, Root
+from s3 import S3Server
 from streamjoin.io.base import Position, SourceError
 from streamjoin.io.factory import make_source
 from streamjoin.io.iceberg_changes import IcebergChanges, IcebergSourceConfig
+from streamjoin.io.iceberg_rewrite import rewrite
+from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 from streamjoin.io.table_source import TableSource
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sources
-from tables import ALL_TYPES, normal, texts, typed_rows
+from tables import ALL_TYPES, UNUSUAL, normal, texts, typed_rows
 from test_delta_source import SCHEMA, drained, read, rows
-from test_iceberg_sink import TABLE, catalog_at, sink, stage
+from test_iceberg_sink import TABLE, catalog_at, plain_s3, sink, stage  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,52 @@ def test_every_type_is_read_and_partitions_too(tmp_path: Path) -> None:
     model = sources.IcebergSource(table=TABLE, catalog=dict(catalog_at(tmp_path)))
     made: Any = make_source(model, schema, None, snapshots=MemorySnapshots(), exact_counts=True)
     assert texts(read(made, made.plan(None, 1000, 4e9))) == normal(values)
+
+
+def unusual(first: int) -> pa.Table:
+    return pa.table([list(range(first, first + len(UNUSUAL))), UNUSUAL], schema=SCHEMA)
+
+
+@pytest.mark.parametrize("where", ["here", "a b%20%é", "s3"])
+def test_partitions_of_unusual_text_are_read_whoever_wrote_them(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """By PyIceberg, by the sink, and by a rewriting, in a warehouse whose own path may have escaped characters."""
+    request.getfixturevalue("plain_s3")
+    server: S3Server | None = request.getfixturevalue("s3") if where == "s3" else None
+    warehouse: Root = tmp_path / where if server is None else server.bucket()
+    properties = {} if server is None else {"s3.endpoint": server.endpoint}
+    properties |= catalog_at(tmp_path, warehouse) | {"warehouse": f"file://{warehouse}" if server is None else str(warehouse)}
+    of = load_catalog("default", **properties)
+    of.create_namespace("results")
+    table = of.create_table(TABLE, SCHEMA)
+    with table.update_spec() as update:
+        update.add_identity("part")
+    table.append(unusual(0))
+    changes = IcebergChanges(IcebergSourceConfig(TABLE, tuple(properties.items())))
+    made = TableSource(changes, SCHEMA, "iceberg.table", 1000)
+    found, position = drained(made, None)
+    assert sorted(found) == list(range(len(UNUSUAL)))
+    target = IcebergSink(IcebergSinkConfig(TABLE, tuple(properties.items()), query="pairs", partition_by=("part",)), SCHEMA)
+    target.publish(stage(target, 0, unusual(100).combine_chunks().to_batches()[0]))
+    found, _ = drained(made, position)
+    assert sorted(found) == unusual(100).column("id").to_pylist()
+    rewrite(table.refresh(), 1 << 20, "zstd")
+    made = TableSource(changes, SCHEMA, "iceberg.table", 1000)
+    plan = made.plan(None, 1000, 4e9)
+    assert sorted(read(made, plan).to_pylist(), key=lambda row: row["id"]) == [*unusual(0).to_pylist(), *unusual(100).to_pylist()]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_a_table_partitioned_by_times_is_read(kind: pa.DataType, tmp_path: Path) -> None:
+    """Files of Hive, which are without the partition's columns, are read as those that have them."""
+    schema = pa.schema([("id", pa.int64()), ("part", kind)])
+    table = table_of(tmp_path, schema, partition="part")
+    values = pa.table([[1, 2, 3], pa.array([0, -1, 1_767_225_600_000_001]).cast(kind)], schema=schema)
+    table.append(values)
+    made = source(tmp_path, schema)
+    plan = made.plan(None, 10, 4e9)
+    assert read(made, plan).sort_by("id").equals(values)
+    filled = [made.reader.filled(part, schema.field("part"), 1)[0].as_py() for split in plan.splits for part in split.ranges]
+    assert sorted(filled) == sorted(values.column("part").to_pylist())
 
 
 def test_a_column_that_was_renamed_or_came_later_is_known_by_its_identifier(tmp_path: Path) -> None:

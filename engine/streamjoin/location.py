@@ -21,9 +21,10 @@ _BUCKETS = {
 _KINDS = "give a local path or a file://, s3://, gs://, abfss:// or az:// URL"
 
 
-def place(location: str) -> str:
+def place(location: str, *, is_literal: bool = False) -> str:
     """The place that a local path or a URL means, written in one way: a plain path, or a URL without a slash at the end.
 
+    ``is_literal``: a ``file:`` URL is not percent-encoded, as in Iceberg's metadata: ``%20`` in it is three characters of the file's name.
     Raises ValueError, saying what is wrong and what to write, for anything else.
     """
     if not location or location != location.strip():
@@ -37,7 +38,7 @@ def place(location: str) -> str:
         return _normal(location)
     name, rest = scheme[1].lower(), location[scheme.end() - 1 :]
     if name == "file":
-        return _file(rest)
+        return _file(rest, is_literal=is_literal)
     if name == "hdfs":
         raise ValueError(f"begins with hdfs:, for which there is no client here; mount HDFS and give the path, or {_KINDS}")
     if name not in _ALIASES:
@@ -61,7 +62,7 @@ def within(inner: str, outer: str) -> bool:
     return inner.startswith(prefix) and below != ".." and not below.startswith("../")
 
 
-def _file(rest: str) -> str:
+def _file(rest: str, *, is_literal: bool) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
@@ -69,7 +70,7 @@ def _file(rest: str) -> str:
         if not slash:
             raise ValueError("has no path; write it as file:///directory")
         rest = "/" + path
-    return _normal(unquote(rest))
+    return _normal(rest if is_literal else unquote(rest))
 
 
 def _object(scheme: str, rest: str) -> str:

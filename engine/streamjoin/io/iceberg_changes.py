@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
-from typing import Any
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType
 
 from streamjoin.io.base import SourceError
 from streamjoin.io.iceberg_table import catalog_of, explained
@@ -58,7 +55,7 @@ class IcebergChanges:
     def root(self) -> str:
         where = (self._table or self._newest()).location()
         try:
-            return place(where)
+            return place(where, is_literal=True)
         except ValueError as error:
             raise SourceError(f"{self._where}: its location, {where}, {error}") from None
 
@@ -135,14 +132,15 @@ class IcebergChanges:
     def _file(self, table: Table, file: DataFile, snapshot: Snapshot | None) -> TableFile:
         """``snapshot``: the one that the file came with, or, of the table as a whole, its newest."""
         root = self.root
-        path = place(file.file_path)
+        path = place(file.file_path, is_literal=True)
         if file.content is not DataFileContent.DATA or not within(path, root) or not file.file_path.lower().endswith(".parquet"):
             raise SourceError(f"{self._where}: {file.file_path} is not a Parquet file below {root}, and only these are read")
         partition: dict[str, str | None] = {}
         for position, part in enumerate(table.specs()[file.spec_id].fields):
             if isinstance(part.transform, IdentityTransform):
                 column = table.schema().find_field(part.source_id)
-                partition[column.name] = _text(file.partition[position], is_date=isinstance(column.field_type, DateType))
+                value = file.partition[position]
+                partition[column.name] = None if value is None else part.transform.to_human_string(column.field_type, value)
         at = 0 if snapshot is None else snapshot.timestamp_ms * 1_000_000
         return TableFile(path[len(root) :].lstrip("/"), file.file_size_in_bytes, partition, at)
 
@@ -166,12 +164,3 @@ def _follows(snapshot: Snapshot, number: int, sequence: int | None) -> bool:
     if snapshot.sequence_number:
         return sequence is not None and snapshot.sequence_number == sequence + 1
     return number == EMPTY
-
-
-def _text(value: Any, *, is_date: bool) -> str | None:
-    """A partition's value as text that columns are read from."""
-    if value is None:
-        return None
-    if is_date and isinstance(value, int):
-        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
-    return str(value).lower() if isinstance(value, bool) else str(value)

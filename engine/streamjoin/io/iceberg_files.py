@@ -28,7 +28,7 @@ def flush(paths: Iterable[str]) -> None:
     for path in paths:
         if path.startswith(("/", "file:")):
             with contextlib.suppress(FileNotFoundError):
-                durable.flush_file(Path(place(path)))
+                durable.flush_file(Path(place(path, is_literal=True)))
 
 
 def data_file(table: Table, path: str, nbytes: int, partition: Record, footer: pq.FileMetaData) -> DataFile:

@@ -289,7 +289,7 @@ def _data_place(table: Table) -> str:
     given = table.properties.get(TableProperties.WRITE_DATA_PATH)
     where = given or f"{table.location().rstrip('/')}/data"
     try:
-        return place(where)
+        return place(where, is_literal=True)
     except ValueError as error:
         raise SinkError(f"iceberg.table: the location of {table.name()}, {where}, {error}") from None
 
