@@ -723,7 +723,8 @@ CASES = [
         "eventTime: currency",
         f"{GENERATED}.paid: is missing; say how to fill the column paid (TIMESTAMP)",
         f"{GENERATED}.currency: is the eventTime column, which the rate fills; remove it here",
-        'spec.streams[1].eventTime: "currency" is STRING, not TIMESTAMP or TIMESTAMP_NTZ; name one of these: paid',
+        'spec.streams[1].eventTime: "currency" is STRING, not TIMESTAMP or TIMESTAMP_NTZ; name one of these: paid, '
+        'or write eventTime: {column: currency, format: "yyyy-MM-dd HH:mm:ss"} with the format of its text',
     ),
     bad(
         "a schema without times",

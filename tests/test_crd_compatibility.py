@@ -24,9 +24,13 @@ ONE_JOIN = "it asks nothing of a single join, and there could be no more"
 TWO_STREAMS = "it asks nothing of two streams, and there could be no more"
 UNWRITTEN = "nobody ever wrote it"
 NEVER = "a settle of never is taken besides"
+ANY_EVENT_TIME = "text is taken as before, and fields besides; the API server knows no alternatives"
+ANY_EVENT_TIME = "text is taken as before, and fields besides; the API server knows no alternatives"
 OPTIONAL = "the field had to be given before"
 RENAMED = "what is stored is counted on from zero: a count of executors is not one of workers"
 ACCEPTED: dict[str, str] = {
+    "spec.streams[].eventTime: type string became None": ANY_EVENT_TIME,
+    "spec.streams[].eventTime: x-kubernetes-preserve-unknown-fields None became True": ANY_EVENT_TIME,
     r"spec.streams[].source.files.settle: pattern ^([0-9]+(\.[0-9]+)?d)?([0-9]+(\.[0-9]+)?h)?([0-9]+(\.[0-9]+)?m)?(["
     r"0-9]+(\.[0-9]+)?s)?([0-9]+(\.[0-9]+)?ms)?([0-9]+(\.[0-9]+)?us)?$ became ^never$|^([0-9]+(\.[0-9]+)?d)?([0-9]+("
     r"\.[0-9]+)?h)?([0-9]+(\.[0-9]+)?m)?([0-9]+(\.[0-9]+)?s)?([0-9]+(\.[0-9]+)?ms)?([0-9]+(\.[0-9]+)?us)?$": NEVER,
@@ -34,8 +38,6 @@ ACCEPTED: dict[str, str] = {
     "v1alpha1: storage became False": "v1beta1 is stored; both are served and converted, and an upgrade stores them as it found them",
     "spec: rule: the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it": NEW_FIELD,
     "spec: rule: the budget counts results of inner joins, and there are none; remove it": NEW_FIELD,
-    "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove maxAhead": NEW_FIELD,
-    "spec.streams[]: rule: needs eventTime; name the column of event times there, or remove idleTimeout": NEW_FIELD,
     "spec.streams[]: rule: is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here": (
         NEW_FIELD
     ),
@@ -78,7 +80,6 @@ ACCEPTED: dict[str, str] = {
     "spec: rule: before, after and slide of a window are for two streams; give within, or each, or rows, or unbounded: true": TWO_STREAMS,
     "spec: rule: each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may"
     " be": NEW_FIELD,
-    "spec: rule: a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded": NEW_FIELD,
     "spec: rule: a join's window may not change under the same checkpoint; give another checkpoint, or make another StreamJoin": NEW_FIELD,
     "spec.joins[].window: rule: give exactly one of within, before and after, each, rows, and unbounded: true": NEW_FIELD,
     "spec: rule: condition refers to a stream that is not there; write stream.column with the names of streams": FORMER_NAME,

@@ -523,7 +523,7 @@ def test_json_values_arrive_exactly(column: str, written: str, value: object) ->
         ("b", '"true"', '"true" is not a value of BOOLEAN'),
         ("i", "2147483648", '"2147483648" is not a value of INT'),
         ("i", "1.5", '"1.5" is not a value of INT'),
-        ("i", '"1"', '"1" is not a value of INT'),
+        ("i", '"1.5"', '"1.5" is not a value of INT'),
         ("l", "1e30", '"1e30" is not a value of BIGINT'),
         ("l", "1e999999999", '"1e999999999" is not a value of BIGINT'),
         ("l", "true", "true is not a value of BIGINT"),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from streamjoin.elastic.settings import Mode
 from streamjoin.job import Job, JoinJob, JoinSource, SinkModel, SnapshotsJob, SourceModel, StreamJob
+from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.schema import Column, Schema
@@ -128,7 +129,7 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
 
 
 def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
-    event_time = None if stream.event_time is None else schema.get(stream.event_time)
+    event_time = None if stream.event_time is None else resolve.event_time(stream.event_time, stream.name, schema)
     payload = resolve.held(stream.name, stream.select, schema, needs)
     return StreamJob(
         name=stream.name,
@@ -137,7 +138,8 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         payload=payload,
         tuple_bytes=tuple_bytes(schema, payload),
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
-        event_time=None if event_time is None else event_time.name,
+        event_time=event_time.name if isinstance(event_time, Column) else None,
+        derived_time=event_time if isinstance(event_time, DerivedTime) else None,
         watermark_micros=stream.watermark.micros,
         max_ahead_micros=_max_ahead(stream, event_time),
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
@@ -148,10 +150,11 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
     )
 
 
-def _max_ahead(stream: Stream, event_time: Column | None) -> int:
+def _max_ahead(stream: Stream, event_time: Column | DerivedTime | None) -> int:
     if stream.max_ahead is not None:
         return stream.max_ahead.micros
-    local = event_time is not None and event_time.type.name is TypeName.TIMESTAMP_NTZ
+    kind = event_time.expression.type if isinstance(event_time, DerivedTime) else None if event_time is None else event_time.type
+    local = kind is not None and kind.name is TypeName.TIMESTAMP_NTZ
     return MAX_AHEAD.micros + local * FURTHEST_ZONE.micros
 
 

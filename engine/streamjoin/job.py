@@ -15,6 +15,7 @@ from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Mode, Settings
 from streamjoin.language.condition import Condition
+from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.floors import Floors, Joined
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
@@ -23,7 +24,7 @@ from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression
-from streamjoin.language.window import Ends, Window, WindowKind
+from streamjoin.language.window import Ends, Window, WindowKind, window_text
 from streamjoin.manifest import resolve
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, FilesSink, IcebergSink, KafkaSink, PostgresSink
@@ -83,6 +84,7 @@ class StreamJob:
     where: Expression | None
     """Which tuples to take."""
     event_time: str | None
+    """The column that has it. None: there is none, or it is made of others."""
     watermark_micros: int
     max_ahead_micros: int
     """How far ahead of the clock, or of the stream's newest, an event time may be."""
@@ -96,6 +98,8 @@ class StreamJob:
     """As in the manifest, but for ``path``, which is a place as ``location`` writes it."""
     punctuation: tuple[Expression, Expression] | None = None
     """Which records are punctuations, and their identifiers; None: none."""
+    derived_time: DerivedTime | None = None
+    """How the event time is made of columns, where none has it."""
 
     def carrying(self, columns: Collection[str]) -> StreamJob:
         """The same where held tuples carry these columns too."""
@@ -431,7 +435,7 @@ class Job:
             prints[f"{field}.name"] = stream.name
             prints[f"{field}.source"] = _source_identity(stream.source)
             prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
-            prints[f"{field}.eventTime"] = stream.event_time or "none"
+            prints[f"{field}.eventTime"] = stream.event_time or (stream.derived_time.shown if stream.derived_time else "none")
             prints[f"{field}.select"] = ", ".join(stream.selected) or "none"
         for join in self.joins:
             field = f"spec.joins[{join.name if len(self.joins) > 1 else 0}]"  # one alone may be renamed
@@ -445,7 +449,7 @@ class Job:
         join, written = next(each for each in zip(self.joins, self.manifest.spec.joins, strict=True) if each[0].name == name)
         return {
             "condition": " ".join(written.condition.split()),
-            "window": _window_text(join.window, [self.streams[stream].name for stream in join.streams]),
+            "window": window_text(join.window, [self.streams[stream].name for stream in join.streams]),
             "type": join.type,
         }
 
@@ -489,12 +493,3 @@ def _source_identity(source: SourceModel) -> str:
     if isinstance(source, IcebergSource):
         return f"Iceberg table {source.table}"
     return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
-
-
-def _window_text(window: Window, streams: Sequence[str]) -> str:
-    if window.each and window.kind is WindowKind.RANGE:
-        return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True))
-    if window.kind is WindowKind.RANGE:
-        slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
-        return f"before {window.before_micros} us, after {window.after_micros} us{slide}"
-    return f"{window.rows} rows" if window.kind is WindowKind.ROWS else "unbounded"

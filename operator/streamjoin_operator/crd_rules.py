@@ -191,19 +191,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="schema",
         ),
         Rule(
-            "has(self.eventTime) || !self.watermark.matches('[1-9]')",
-            "needs eventTime; name the column of event times there, or remove watermark",
-            field="watermark",
-        ),
-        *(
-            Rule(
-                f"has(self.eventTime) || !has(self.{name})",
-                f"needs eventTime; name the column of event times there, or remove {name}",
-                field=name,
-            )
-            for name in ("maxAhead", "idleTimeout")
-        ),
-        Rule(
             "!has(self.source.join) || !has(self.idleTimeout)",
             "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here",
             field="idleTimeout",
@@ -259,11 +246,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         Rule(
             "self.streams.all(a, self.streams.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
             "two streams have the same name (case does not count); choose another",
-            field="streams",
-        ),
-        Rule(
-            f"!self.joins.exists(j, {_has_one('j.window', *_TIMES)}) || self.streams.all(s, has(s.eventTime))",
-            "a window of time needs the eventTime of each stream; name a TIMESTAMP column, or use rows or unbounded",
             field="streams",
         ),
         Rule(
@@ -370,7 +352,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             ),
         ),
         _fixed("a stream's schema", "streams", same("schema")),
-        _fixed("a stream's eventTime", "streams", same("eventTime")),
         _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
         _fixed("a join's condition", "joins", "s.condition == o.condition"),
         _fixed("a join's type", "joins", same("type")),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamjoin.epoch.event_times import event_times_of
 from streamjoin.epoch.nearness import before
 from streamjoin.epoch.spec import Config, Join, Shared, Stream
 from streamjoin.epoch.steps import ManyJoin, Sequences, numbered
@@ -129,6 +130,7 @@ class Taken:
         self.gives_unmatched = any(kind.gives_unmatched for kind in tracked_for)
         self.payload = pa.schema(held_fields(stream.schema.select(stream.payload)))
         self.where = Evaluator(stream.where) if stream.where else None
+        self.times = event_times_of(stream)
         self.punctuation = None if stream.punctuation is None else tuple(map(Evaluator, stream.punctuation))
 
 

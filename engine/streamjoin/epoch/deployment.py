@@ -225,7 +225,10 @@ def make_config(
     """What the tasks of all epochs must know. ``query`` is unique to the driver."""
     return Config(
         query=query,
-        streams=tuple(Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation) for each in job.streams),
+        streams=tuple(
+            Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation, each.derived_time)
+            for each in job.streams
+        ),
         joins=tuple(
             Join(each.name, each.type, each.streams, each.window, each.where, each.output, predicate, layout.indexes(number))
             for number, (each, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))

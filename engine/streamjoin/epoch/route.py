@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from streamjoin.epoch.apart import read_apart
 from streamjoin.epoch.compiled import Compiled, Plan, Taken, compiled, plan_of
+from streamjoin.epoch.event_times import DERIVED
 from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, draws_of, final_name, numbers_of, units_of
 from streamjoin.io.arrivals import Arrivals, Stamps
@@ -160,10 +161,11 @@ def prepare(
 ) -> Prepared:
     """Phases 2 and 3 for one batch. ``late_letters``: so many late tuples go to the dead letters."""
     taken = worker.streams[which]
-    batch, rows, stream, latest = records.batch, records.offsets(), taken.stream, spec.latest[which]
+    batch, rows, stream, latest, times = records.batch, records.offsets(), taken.stream, spec.latest[which], taken.times
     letters: list[Rejected] = []
-    if stream.event_time is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
-        newest = _newest(batch.column(stream.event_time).cast(pa.int64()), latest)
+    if times is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
+        batch = times.added(batch)
+        newest = _newest(times.of(batch).cast(pa.int64()), latest)
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     if taken.punctuation is not None:
@@ -175,20 +177,20 @@ def prepare(
     if chosen is not None and len(chosen) < batch.num_rows:
         batch, rows = take(batch, pa.array(chosen)), rows[chosen]
     moment: np.ndarray | None = None
-    if stream.event_time is not None:
-        column = batch.column(stream.event_time)
+    if times is not None:
+        column = times.of(batch)
         if column.null_count:
             missing = column.is_null().to_numpy(zero_copy_only=False)
-            letters += _letters(batch, rows, missing, f"{stream.event_time}: the event time is null; every record needs one")
+            letters += _letters(batch, rows, missing, times.reason)
             batch, rows = batch.filter(pa.array(~missing)), rows[~missing]
-            column = batch.column(stream.event_time)
+            column = times.of(batch)
         moment = column.cast(pa.int64()).to_numpy()
         if latest is not None and (ahead := moment > latest).any():
             letters += _letters(
                 batch,
                 rows,
                 ahead,
-                f"{stream.event_time}: the event time is after {_written(latest)}, which is as far ahead of the clock, or of the stream's"
+                f"{times.shown}: the event time is after {_written(latest)}, which is as far ahead of the clock, or of the stream's"
                 " newest event time, as the stream's maxAhead lets it be",
             )
             report.ahead += int(ahead.sum())
@@ -199,12 +201,12 @@ def prepare(
         keep &= moment >= bound
         late = len(keep) - int(keep.sum())
         report.late += late
-        if late:
+        if late and times is not None:
             behind = ~keep
             report.late_micros = max(report.late_micros, int(bound - moment[behind].min()))
             if late_letters < late:
                 behind[np.flatnonzero(behind)[max(0, int(late_letters)) :]] = False
-            reason = f"{stream.event_time}: late; the stream's watermark was {_written(bound)}"
+            reason = f"{times.shown}: late; the stream's watermark was {_written(bound)}"
             letters += [replace(letter, is_late=True) for letter in _letters(batch, rows, behind, reason)]
     if moment is not None and keep.any():
         oldest = int((moment if keep.all() else moment[keep]).min())
@@ -385,9 +387,15 @@ def _newest(times: pa.Array, latest: int | None) -> int | None:
     return newest
 
 
-def _letters(batch: pa.RecordBatch, rows: np.ndarray, chosen: np.ndarray, error: str) -> list[Rejected]:
+def _letters(
+    batch: pa.RecordBatch, rows: np.ndarray, chosen: np.ndarray, error: str | Callable[[pa.RecordBatch, int], str]
+) -> list[Rejected]:
     """Dead letters of the chosen rows (a mask), which are ``rows`` of the split. O(chosen), with Python objects for each."""
-    return [Rejected(int(rows[row]), raw_text(row_text(batch, row).encode()), error) for row in np.flatnonzero(chosen).tolist()]
+    record = batch.select([name for name in batch.schema.names if name != DERIVED])
+    return [
+        Rejected(int(rows[row]), raw_text(row_text(record, row).encode()), error if isinstance(error, str) else error(batch, row))
+        for row in np.flatnonzero(chosen).tolist()
+    ]
 
 
 def _written(micros: int) -> str:

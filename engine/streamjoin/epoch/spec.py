@@ -19,6 +19,7 @@ from streamjoin.epoch.pulse import LEAST_SECONDS
 from streamjoin.io.base import Reader, Split
 from streamjoin.io.several import Sinks
 from streamjoin.kernel.keys import scattered
+from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import Predicate
@@ -40,8 +41,11 @@ class Stream:
     payload: tuple[str, ...]
     where: Expression | None
     event_time: str | None
+    """The column that has it."""
     punctuation: tuple[Expression, Expression] | None = None
     """Which records are punctuations, and their identifiers."""
+    derived_time: DerivedTime | None = None
+    """How the event time is made of columns, where none has it."""
 
 
 @dataclass(frozen=True)

@@ -301,8 +301,8 @@ def _taker(kind: pa.DataType) -> Callable[[Any], Any]:
     """What makes of a JSON value the text that ``from_text`` takes (of a boolean itself), or None of a wrong type."""
     if pa.types.is_boolean(kind):
         return lambda value: value if isinstance(value, bool) else None
-    if pa.types.is_integer(kind):
-        return lambda value: value if type(value) is _Number else None
+    if pa.types.is_integer(kind):  # in quotes, too, as Protobuf's JSON and others write those that JavaScript cannot hold
+        return lambda value: value if isinstance(value, str) and _is_text(value) else None
     if pa.types.is_floating(kind):
         return lambda value: value if type(value) is _Number or value in ("NaN", "Infinity", "-Infinity") else None
     if pa.types.is_decimal(kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,8 @@ from streamjoin.kernel.arrays import arrow_array, validity, view
 from streamjoin.kernel.casts import WIDE, cast, per_distinct
 from streamjoin.kernel.exact import Exact, Real
 from streamjoin.kernel.types import arrow_type
+from streamjoin.language.event_time import DIGITS
+from streamjoin.language.time_pattern import time_pattern
 from streamjoin.language.tree import Call, Literal
 from streamjoin.language.types import STRING, TypeName, is_exact, is_float
 
@@ -147,9 +149,45 @@ def unix(frame: Frame, node: Call) -> pa.Array:
     return frame.exact_out(Exact(exact.values // unit, exact.valid), node.type)
 
 
+def to_timestamp(frame: Frame, node: Call) -> pa.Array:
+    """Text by a pattern."""
+    text, pattern = node.arguments
+    assert isinstance(pattern, Literal)
+    return per_distinct(frame.value(text), time_pattern(str(pattern.value)).micros, pa.int64()).cast(arrow_type(node.type))
+
+
+def since_epoch(frame: Frame, node: Call) -> pa.Array:
+    """Numbers of a unit since 1970, as the digits that they are written with; what is below a microsecond is dropped, towards the past.
+
+    NULL where they are no number, or of a time that a TIMESTAMP cannot hold.
+    """
+    operand, unit = node.arguments
+    assert isinstance(unit, Literal)
+    power = DIGITS[str(unit.value)]
+    if is_exact(operand.type):
+        exact = frame.exact(operand)
+        exact = exact.times(10**power) if power >= 0 else Exact(exact.values, exact.valid, exact.scale - power, exact.bound)
+        return frame.exact_out(exact.floor(), node.type)
+    real = frame.real(operand)
+    values = frame.spread(real.values)
+    with np.errstate(all="ignore"):
+        micros = np.rint(values * 10.0**power)
+        # Of a number with few digits, the nearest microsecond is the one that it was written as.
+        is_sure = (micros / 10.0**power == values) & (np.abs(micros) < 2**53) & (power >= 0)
+    found = np.where(is_sure, micros, 0).astype(np.int64)
+    known = is_sure if real.valid is None else is_sure & frame.spread(real.valid)
+    others = ~is_sure & np.isfinite(values)
+    for row in np.flatnonzero(others if real.valid is None else others & frame.spread(real.valid)).tolist():
+        number = int(Decimal(repr(float(values[row]))).scaleb(power, WIDE).to_integral_value(ROUND_FLOOR, WIDE))
+        if -(2**63) <= number < 2**63:
+            found[row], known[row] = number, True
+    return frame.out(found, arrow_type(node.type), known)
+
+
 def same_number(frame: Frame, node: Call) -> pa.Array:
     """Functions that only give a number another type, and those that ``exact`` knows."""
     exact = frame.exact(node if node.function in ("date_add", "datediff") else node.arguments[0])
+    exact = exact.times({"timestamp_seconds": 1_000_000, "timestamp_millis": 1_000}.get(node.function, 1))
     return frame.exact_out(exact, node.type)
 
 
@@ -169,5 +207,7 @@ FUNCTIONS: dict[str, Callable[[Frame, Call], pa.Array]] = {
     **dict.fromkeys(("year", "month", "day"), date_part),
     **dict.fromkeys(("hour", "minute", "second"), time_part),
     **dict.fromkeys(("unix_micros", "unix_millis", "unix_seconds"), unix),
-    **dict.fromkeys(("unix_date", "timestamp_micros", "date_add", "datediff"), same_number),
+    **dict.fromkeys(("unix_date", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "date_add", "datediff"), same_number),
+    "to_timestamp": to_timestamp,
+    "since_epoch": since_epoch,
 }

@@ -14,6 +14,7 @@ from streamjoin.language.literals import is_null, negated, number_literal
 from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
 from streamjoin.language.temporal import no_interval, quantity_micros, span_micros, temporal_arithmetic
+from streamjoin.language.time_pattern import time_pattern
 from streamjoin.language.tree import OPERATORS, Call, Literal, Node, Reference
 from streamjoin.language.types import (
     BIGINT,
@@ -34,13 +35,15 @@ from streamjoin.language.types import (
     is_float,
     is_integer,
     is_numeric,
+    is_point,
 )
 
 _SUPPORTED = (
     "use +, -, *, /, %, comparisons, AND, OR, NOT, BETWEEN, IN, LIKE, IS NULL, CASE, CAST, || and the functions "
     "abs, ceil, coalesce, concat, contains, date_add, date_sub, datediff, day, endswith, floor, greatest, hour, if, "
     "isnan, least, length, lower, ltrim, minute, month, nullif, round, rtrim, second, startswith, substring, "
-    "timestamp_micros, trim, unix_date, unix_micros, unix_millis, unix_seconds, upper, year"
+    "timestamp_micros, timestamp_millis, timestamp_seconds, to_timestamp, trim, "
+    "unix_date, unix_micros, unix_millis, unix_seconds, upper, year"
 )
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
@@ -412,12 +415,28 @@ class Analyzer:
             raise SqlError(f"{excerpt(source.sql(dialect='spark'))} does not count days", "subtract the times instead")
         return Call("datediff", (self.node(source.this), self.node(source.expression)), INT)
 
+    def to_timestamp(self, source: exp.Anonymous) -> Node:
+        operand, *pattern = map(self.node, source.expressions)
+        if is_null(operand):
+            return Literal(None, TIMESTAMP)
+        if not pattern and (operand.type == STRING or is_point(operand.type)):
+            return operand if operand.type == TIMESTAMP else cast_literal(operand, TIMESTAMP) or Call("cast", (operand,), TIMESTAMP)
+        if operand.type != STRING:
+            raise misfit("to_timestamp", operand, "a STRING (numbers: timestamp_seconds, timestamp_millis)")
+        if not isinstance(pattern[0], Literal) or not isinstance(pattern[0].value, str):
+            raise SqlError(f"the pattern of to_timestamp, {render(pattern[0])}, is not a literal", "write it as 'dd/MM/yyyy HH:mm:ss'")
+        time_pattern(pattern[0].value)
+        return Call("to_timestamp", (operand, pattern[0]), TIMESTAMP)
+
     def anonymous(self, source: exp.Anonymous) -> Node:
-        if source.name.lower() == "timestamp_micros" and len(source.expressions) == 1:
-            operand = self.node(source.expressions[0])
+        name, arguments = source.name.lower(), source.expressions
+        if name in ("timestamp_micros", "timestamp_millis", "timestamp_seconds") and len(arguments) == 1:
+            operand = self.node(arguments[0])
             if not is_integer(operand.type):
-                raise misfit("timestamp_micros", operand, "an integer")
-            return Call("timestamp_micros", (operand,), TIMESTAMP)
+                raise misfit(name, operand, "an integer")
+            return Call(name, (operand,), TIMESTAMP)
+        if name == "to_timestamp" and len(arguments) in (1, 2):
+            return self.to_timestamp(source)
         raise SqlError(f"unknown function {source.name}", _SUPPORTED)
 
 

@@ -27,7 +27,9 @@ from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from streamjoin.language.analyzer import Analyzer
@@ -56,6 +58,13 @@ class Expression:
         """The expression of a resolved tree, with its columns qualified by their streams in the text."""
         columns = frozenset((node.stream, node.column) for node in walk(tree) if isinstance(node, Reference))
         return Expression(render(tree), tree.type, columns, tree)
+
+
+class _Dialect(Spark):
+    """Spark's, with patterns of times as they are written: sqlglot would make them Python's."""
+
+    class Parser(SparkParser):
+        FUNCTIONS = {name: made for name, made in SparkParser.FUNCTIONS.items() if name != "TO_TIMESTAMP"}  # noqa: RUF012
 
 
 _DEEPEST = 150
@@ -107,7 +116,7 @@ def _parse(text: str) -> exp.Expr:
             amount = quantity.text if word.token_type is TokenType.INTERVAL and quantity.token_type is TokenType.STRING else ""
             if re.search("[A-Za-z]", amount) and quantity_micros(amount) is None:
                 raise no_interval(f"INTERVAL '{amount}'")
-        return sqlglot.parse_one(text, read="spark")
+        return sqlglot.parse_one(text, read=_Dialect)
     except RecursionError:
         raise _too_deep(text) from None
     except SqlglotError as error:

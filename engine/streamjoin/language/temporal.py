@@ -126,7 +126,7 @@ _CYCLE_DAYS = 146_097
 _CYCLE_START = datetime.date(2000, 1, 1).toordinal()
 
 
-def _days(year: int, month: int, day: int) -> int:
+def calendar_days(year: int, month: int, day: int) -> int:
     """Days since 1970, of any year. Raises ValueError where there is no such day."""
     return datetime.date(2000 + year % 400, month, day).toordinal() - EPOCH.toordinal() + (year // 400 - 5) * _CYCLE_DAYS
 
@@ -152,7 +152,7 @@ def date_days(text: str) -> int | None:
     """Days since 1970 of a text as Spark casts it to a DATE (``yyyy[-m[-d]]``, after a day a time or anything else), or None."""
     match = _DATE.fullmatch(text.strip(BLANKS))
     try:
-        days = None if match is None else _days(*(int(part or 1) for part in match.groups()))
+        days = None if match is None else calendar_days(*(int(part or 1) for part in match.groups()))
     except ValueError:
         return None
     return days if days is not None and -(2**31) <= days < 2**31 else None
@@ -169,7 +169,7 @@ def timestamp_micros(text: str, *, zoned: bool = True) -> int | None:
     *numbers, fraction, zone = match.groups()
     year, month, day, hour, minute, second = (int(part or first) for part, first in zip(numbers, (0, 1, 1, 0, 0, 0), strict=True))
     try:
-        seconds = (_days(year, month, day) * 24 + hour) * 3600 + minute * 60 + second
+        seconds = (calendar_days(year, month, day) * 24 + hour) * 3600 + minute * 60 + second
         offset = _offset(zone.strip(BLANKS), seconds) if zone else 0
     except ValueError:
         return None

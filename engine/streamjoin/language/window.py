@@ -125,3 +125,13 @@ def widest(windows: Sequence[Window]) -> Window:
         slide_micros=slides.pop() if len(slides) == 1 else 0,
         rows=max(window.rows for window in windows),
     )
+
+
+def window_text(window: Window, streams: Sequence[str]) -> str:
+    """The window in words, as checkpoints keep it. ``streams``: the names of those that it is over."""
+    if window.each and window.kind is WindowKind.RANGE:
+        return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True))
+    if window.kind is WindowKind.RANGE:
+        slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
+        return f"before {window.before_micros} us, after {window.after_micros} us{slide}"
+    return f"{window.rows} rows" if window.kind is WindowKind.ROWS else "unbounded"

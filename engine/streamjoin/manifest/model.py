@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import versions
 from streamjoin.manifest.cel import Rule
+from streamjoin.manifest.event_time import GivenEventTime
 from streamjoin.manifest.field_types import (
     BudgetSpan,
     CapacityAmount,
@@ -74,8 +75,9 @@ class Stream(Part):
     ddl: Annotated[str, StringConstraints(min_length=1, max_length=100_000)] | None = Field(None, alias="schema")
     """The columns and their types, as Spark DDL: "id BIGINT, price DECIMAL(10,2), at TIMESTAMP". Required, unless the source is a join:
     then the columns are those of its output."""
-    event_time: Annotated[str, StringConstraints(max_length=255)] | None = None
-    """The TIMESTAMP or TIMESTAMP_NTZ column that says when a tuple happened. Windows of time need it."""
+    event_time: GivenEventTime | None = None
+    """When a tuple happened: the name of a TIMESTAMP or TIMESTAMP_NTZ column; {column: ts, unit: ms} for numbers since 1970; {column: ts,
+    format: "dd/MM/yyyy HH:mm:ss"} for text; or an SQL expression. Windows of time need it."""
     watermark: Span = Duration(0)
     """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped."""
     max_ahead: Span | None = None

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from streamjoin.manifest.event_time import EventTime
 from streamjoin.manifest.field_types import Number, Scalar
 from streamjoin.manifest.fields import inner_part
 from streamjoin.manifest.model import Manifest
@@ -72,7 +73,8 @@ def _default(info: FieldInfo) -> str:
 def _type(info: FieldInfo) -> str:
     inner = inner_part(info.annotation)
     if inner is not None:
-        return {"part": "fields", "list": "list of fields", "mapping": "fields by column"}[inner[0]]
+        words = {"part": "fields", "list": "list of fields", "mapping": "fields by column"}
+        return words[inner[0]] if inner[1] is not EventTime else "text, or fields"
     text, limits = _value_type(info.annotation)
     limits += [limit for item in info.metadata if (limit := _limit(item))]
     return ", ".join([text, *limits])

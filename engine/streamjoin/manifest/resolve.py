@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError, excerpt
+from streamjoin.language.event_time import DerivedTime, of_expression, of_numbers, of_text
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout, beside, layouts
@@ -23,6 +24,7 @@ from streamjoin.language.sql import Expression, parse_boolean, parse_expression,
 from streamjoin.language.types import INT, INTERVAL, STRING, castable
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest import model
+from streamjoin.manifest.event_time import EventTime
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.quantity import Duration
 
@@ -119,6 +121,20 @@ def join_read_by(spec: model.Spec, stream: str) -> int | None:
     """The number of the join whose results a stream reads; None: of none, or of one that does not exist."""
     name = next(each.source.join for each in spec.streams if each.name == stream)
     return next((index for index, join in enumerate(spec.joins) if join.name == name), None)
+
+
+def event_time(given: EventTime, stream: str, schema: Schema) -> Column | DerivedTime:
+    """The column that has a stream's event times, of whatever type it is, or how they are made of its columns. Raises SqlError."""
+    name = given.expression if given.column is None else given.column
+    assert name is not None, "a valid manifest has one"
+    column = schema.get(name)
+    if column is not None and given.unit is not None:
+        return of_numbers(stream, column, given.unit)
+    if column is not None and given.format is not None:
+        return of_text(stream, column, given.format)
+    if column is not None:
+        return column
+    return of_expression(name, stream, schema)
 
 
 def schema_of_results(spec: model.Spec, stream: str, schemas: Mapping[str, Schema]) -> Schema | None:

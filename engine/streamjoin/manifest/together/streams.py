@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.language.schema import Schema
+from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import parse_boolean
-from streamjoin.language.types import TypeName
+from streamjoin.language.types import STRING, TypeName, is_numeric
 from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.fields import one_of
 from streamjoin.manifest.generated import generator_problems
 from streamjoin.manifest.kafka import kafka_client_problems, metadata_problems, raw_problems, registry_problems
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.part import UnparsedError
+from streamjoin.manifest.part import UnparsedError, has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.tables import catalog_problems
 from streamjoin.manifest.together.check import Check, as_text, sql_problem, value_at
@@ -57,16 +57,36 @@ def stream_name_problems(manifest: Manifest) -> Check:
 
 
 def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
-    name = stream.event_time
-    if name is None:
+    given, field = stream.event_time, f"{field}.eventTime"
+    if given is None:
         return
+    if (given.column is None) == (given.expression is None) and not has_unknown(given):
+        yield Problem(field, None, "must have exactly one of column and expression; for numbers, write {column: ts, unit: ms}")
+        return
+    if given.unit is not None and given.format is not None:
+        yield Problem(f"{field}.format", given.format, "is for text, and unit for numbers; keep the one that fits the column")
+        return
+    if given.column is None and (given.unit is not None or given.format is not None):
+        yield Problem(field, None, "has an expression beside a unit or a format, which belong to column; remove one of them")
+        return
+    here, name = (f"{field}.column", given.column) if given.column is not None else (field, given.expression or "")
     times = [column.name for column in schema.columns if column.type.name in _TIMES]
-    column = schema.get(name)
     remedy = f"name one of these: {listed(times)}" if times else "add a TIMESTAMP column to the schema"
-    if column is None:
-        yield Problem(f"{field}.eventTime", name, f"is not a column of the schema; {remedy}")
-    elif column.type.name not in _TIMES:
-        yield Problem(f"{field}.eventTime", name, f"is {column.type}, not TIMESTAMP or TIMESTAMP_NTZ; {remedy}")
+    if schema.get(name) is None and (given.column is not None or resolve.IDENTIFIER.fullmatch(name)):
+        yield Problem(here, name, f"is not a column of the schema; {remedy}")
+        return
+    try:
+        found = resolve.event_time(given, stream.name, schema)
+    except SqlError as error:
+        where = "unit" if given.unit is not None else "format"
+        yield sql_problem(*((field, name) if given.column is None else (f"{field}.{where}", given.unit or given.format or "")), error)
+        return
+    if isinstance(found, Column) and found.type.name not in _TIMES:
+        if is_numeric(found.type):
+            remedy = f"of numbers since 1970, write eventTime: {{column: {found.name}, unit: ms}} (or s, us, ns)"
+        elif found.type == STRING:
+            remedy += f', or write eventTime: {{column: {found.name}, format: "yyyy-MM-dd HH:mm:ss"}} with the format of its text'
+        yield Problem(here, name, f"is {found.type}, not TIMESTAMP or TIMESTAMP_NTZ; {remedy}")
 
 
 def _watermark(field: str, stream: model.Stream) -> Check:
@@ -152,7 +172,9 @@ def _files_source(field: str, files: sources.FilesSource) -> Check:
 def _generator(field: str, stream: model.Stream, schema: Schema) -> Check:
     generator = stream.source.generator
     if generator is not None:
-        yield from generator_problems(f"{field}.generator", generator, schema, stream.event_time)
+        given = stream.event_time
+        name = None if given is None or given.unit or given.format else given.column or given.expression
+        yield from generator_problems(f"{field}.generator", generator, schema, name)
 
 
 def results_read_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
