@@ -42,6 +42,7 @@ from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
 from streamjoin.io.base import Position, SourcePlan
+from streamjoin.io.ownership import OwnedElsewhere
 from streamjoin.job import Job
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
@@ -495,16 +496,18 @@ def test_results_that_a_reader_took_away_do_not_keep_the_join_from_going_on(tmp_
     assert taken + output_of(tmp_path) == expected(inputs)
 
 
-def test_two_joins_may_write_into_one_directory_and_a_new_checkpoint_overwrites_nothing(tmp_path: Path) -> None:
-    both: Counter = Counter()
+def test_of_two_checkpoints_with_one_output_the_second_commits_no_results(tmp_path: Path) -> None:
+    """Also where neither had any when the other started."""
+    drivers = []
     for number in range(2):
-        inputs = make_inputs(seed=number)
         text = manifest_of(tmp_path).replace(str(tmp_path / "state"), str(tmp_path / f"state-{number}"))
-        driver = driver_for(compile_job(load_manifest(text)), inputs, ObjectStorage(str(tmp_path / f"state-{number}")), InlineRunner())
-        driver.start()
-        exhaust(driver)
-        both += expected(inputs)
-    assert output_of(tmp_path) == both
+        storage = ObjectStorage(str(tmp_path / f"state-{number}"))
+        drivers.append(driver_for(compile_job(load_manifest(text)), make_inputs(seed=0), storage, InlineRunner()))
+        drivers[-1].start()
+    exhaust(drivers[0])
+    with pytest.raises(OwnedElsewhere, match=r"state-0, and this one .*state-1.* choose a new output, remove the old one, or "):
+        exhaust(drivers[1])
+    assert output_of(tmp_path) == expected(make_inputs(seed=0))
 
 
 def test_staged_files_of_another_join_are_left_alone(tmp_path: Path, inputs: tuple[Input, Input]) -> None:

@@ -42,6 +42,7 @@ def code_of(error: BaseException) -> Exit:
     """The exit code for an error of the driver."""
     from streamjoin.epoch.ports import AllLost, CheckpointMismatch, EpochFailed
     from streamjoin.io.base import SinkError, SourceError, UnavailableError
+    from streamjoin.io.ownership import OwnedElsewhere
     from streamjoin.state.log import Superseded
     from streamjoin.state.storage import StorageError
 
@@ -54,6 +55,7 @@ def code_of(error: BaseException) -> Exit:
         (UnavailableError, Exit.SOURCE),
         (Superseded, Exit.SUPERSEDED),
         (CheckpointMismatch, Exit.MISMATCH),
+        (OwnedElsewhere, Exit.MISMATCH),
         (StorageError, Exit.STORAGE),
         (SinkError, Exit.STORAGE),
         (AllLost, Exit.UNUSABLE),

@@ -21,6 +21,7 @@ from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.timelines import Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, Traffic
+from streamjoin.io.ownership import Owner
 from streamjoin.io.results_source import ResultsSource
 from streamjoin.io.several import Sinks
 from streamjoin.job import Job
@@ -29,7 +30,8 @@ from streamjoin.state.log import Checkpoint, CommitLog
 
 
 class Commits:
-    """See the module. One thread's, but for what says otherwise. ``entering`` is told of each step as it begins."""
+    """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's; ``entering`` is told of each step as it
+    begins."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Commits:
         janitor: Janitor,
         timelines: Timelines,
         delays: DelayMeter,
+        location: str,
         *,
         clock: Callable[[], float],
         entering: Callable[[str], None],
@@ -50,6 +53,9 @@ class Commits:
         self.results = Results()
         """Of the last commit, with their data."""
         self.sources, self.sink = tuple(sources), sink
+        self._is_owner = False
+        """Whether the outputs are known to belong to this checkpoint."""
+        self._location = location
         self._log, self._janitor = log, janitor
         self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
 
@@ -67,6 +73,9 @@ class Commits:
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
+        if not self._is_owner and (results.staged or results.waiting):
+            self.sink.claim(self._owner(), takes=True)
+            self._is_owner = True
         timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
         after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
@@ -110,6 +119,13 @@ class Commits:
             self.commit_between(gathers=True)
         if self.is_published and self.results.staged:
             self.settle(self.checkpoint)
+
+    def require_outputs(self) -> None:
+        """Raises OwnedElsewhere where an output has the results of another checkpoint, UnavailableError where that is not known yet."""
+        self.sink.claim(self._owner(), takes=False)
+
+    def _owner(self) -> Owner:
+        return Owner(self.checkpoint.identity, self._location)
 
     def settle(self, checkpoint: Checkpoint) -> None:
         """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although

@@ -103,9 +103,8 @@ class Driver:
         self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
-        self._commits = Commits(
-            *(self._log, sources, sink, self._janitor, self._timelines, self._delays), clock=clock, entering=self._enter
-        )
+        parts = (self._log, sources, sink, self._janitor, self._timelines, self._delays, storage.url)
+        self._commits = Commits(*parts, clock=clock, entering=self._enter)
         self._flows = Flows(job, ())  # of three and more streams, once a plan is adopted
         self._config: Shared | None = None  # until a plan is adopted
         self._rewrite: Rewrite | None = None  # under way, or to be begun
@@ -134,6 +133,7 @@ class Driver:
         self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
         self._enter("republish")
         try:
+            self._commits.require_outputs()
             self._commits.publish(again=True)
         except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
             self._janitor.has_leftovers = True

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SinkError
 from streamjoin.io.compacting import Compaction
+from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
@@ -60,6 +61,10 @@ class DeltaSink(TableSink):
     @property
     def gather_seconds(self) -> float:
         return self.config.gather_seconds
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`."""
+        claim_directory("delta.path", self.config.path, owner, takes=takes)
 
     @property
     def _staging(self) -> Staging:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SinkError
 from streamjoin.io.compacting import Compaction
+from streamjoin.io.ownership import Owner
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
@@ -65,6 +66,11 @@ class IcebergSink(TableSink):
     @property
     def gather_seconds(self) -> float:
         return self.config.gather_seconds
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`. A publication takes the table, in its transaction."""
+        if not takes:
+            self._table().require_owner(owner)
 
     @property
     def _staging(self) -> Staging:

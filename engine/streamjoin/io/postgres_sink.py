@@ -20,6 +20,7 @@ from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
+from streamjoin.io.ownership import Owner
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
 
@@ -88,6 +89,11 @@ class PostgresSink:
         publication = Publication.of(staged)
         self._table().apply(publication.identity, publication.number, self._batches(staged))
         self._storage.delete_many([each.path for each in staged if each.path])
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`. A publication takes the table, in its transaction."""
+        if not takes:
+            self._table().require_owner(owner)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed. O(staged objects)."""

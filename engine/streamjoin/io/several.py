@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import Busy, Counting, Sink, Staged, Traffic, Writer
 from streamjoin.io.deadletter import TAG, DeadLetters
+from streamjoin.io.ownership import Owned, Owner
 from streamjoin.io.results_source import Feed
 
 
@@ -73,6 +74,12 @@ class Sinks:
             for join, sink in self.by_join.items()
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
         ] + (self.letters.gather(letters, name, stem) if self.letters else [])
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`, of those that know whose they are."""
+        for sink in self.by_join.values():
+            if isinstance(sink, Owned):
+                sink.claim(owner, takes=takes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """See :class:`streamjoin.io.base.Sink`. Where one raises, the others have not all published, and are asked again."""

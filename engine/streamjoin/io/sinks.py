@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
 from streamjoin.kernel.arrays import time_texts
 from streamjoin.language.temporal import date_text, timestamp_text
@@ -97,6 +98,10 @@ class FilesSink:
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Brings staged files to their final names. O(files)."""
         self._staging.publish(staged, again=again)
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`."""
+        claim_directory("files.path", self.config.path, owner, takes=takes)
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged files whose name may be removed. O(staged files)."""

@@ -1,0 +1,107 @@
+"""Which checkpoint an output belongs to, so that another one does not write the same results into it a second time.
+
+A directory of files (a table's too) has a marker, ``_streamjoin/checkpoint.json``, which readers pass over as all names that begin with an
+underscore. A driver looks at it as it starts, and makes it before its first commit that has results. A directory without a marker, as
+earlier versions left them, is taken over.
+
+Always holds: the marker is created exclusively, before results are committed: of two checkpoints with one output, one never commits any.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from streamjoin.io.base import SinkError
+from streamjoin.location import is_url
+from streamjoin.state import durable
+from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
+
+FOLDER = "_streamjoin"
+MARKER = f"{FOLDER}/checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A checkpoint."""
+
+    identity: str
+    location: str
+    """For messages: it may be moved."""
+
+
+class OwnedElsewhere(SinkError):  # noqa: N818
+    """An output has the results of another checkpoint."""
+
+
+@runtime_checkable
+class Owned(Protocol):
+    """A sink whose output belongs to one checkpoint."""
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """Raises OwnedElsewhere where the output is another checkpoint's; SinkError, StorageError, UnavailableError.
+
+        ``takes``: it is this one's from now on, if it is nobody's.
+        """
+
+
+def refusal(where: str, owner: Owner, location: str, removal: str) -> OwnedElsewhere:
+    """``location``: of the checkpoint that the output belongs to, as far as it is known; ``removal``: how it is made free."""
+    kept = f"go on from it (checkpoint.location: {location})" if location else "go on from that checkpoint"
+    other = f", {location}" if location else ""
+    problem = f"has the results of another checkpoint{other}, and this one ({owner.location}) would add its own"
+    return OwnedElsewhere(f"{where} {problem}; choose a new output, {removal}, or {kept}")
+
+
+def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None:
+    """As :meth:`Owned.claim`. ``root``: a place, as ``location`` writes it; ``field``: the manifest's, for messages."""
+    found = _read(field, root)
+    if found is None and takes:
+        data = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()
+        found = data if _is_made(field, root, data) else _read(field, root)
+    if found is None:
+        return
+    try:
+        marker = json.loads(found)
+        identity, location = str(marker["checkpoint"]), str(marker["location"])
+    except (ValueError, LookupError, TypeError):
+        message = "does not say which checkpoint's results these are; remove the directory, or this file if they are this checkpoint's"
+        raise SinkError(f"{field}: {root}/{MARKER}: {message}") from None
+    if identity != owner.identity:
+        raise refusal(f"{field}: {root}", owner, location, "remove the old one")
+
+
+def _read(field: str, root: str) -> bytes | None:
+    if is_url(root):
+        try:
+            return ObjectStorage(root).get(MARKER)
+        except Missing:
+            return None
+    try:
+        return (Path(root) / MARKER).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unusable(field, root, error) from error
+
+
+def _is_made(field: str, root: str, data: bytes) -> bool:
+    """Whether this call made the marker; another one may have been first."""
+    try:
+        if is_url(root):
+            ObjectStorage(root).create(MARKER, data)
+        else:
+            durable.create(Path(root) / MARKER, Path(root), data)
+    except (AlreadyExists, FileExistsError):
+        return False
+    except StorageError:
+        raise
+    except OSError as error:
+        raise _unusable(field, root, error) from error
+    return True
+
+
+def _unusable(field: str, root: str, error: OSError) -> SinkError:
+    return SinkError(f"{field}: {root}/{MARKER} cannot be used ({error.strerror}); correct the path or the access to it")
