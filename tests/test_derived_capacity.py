@@ -143,13 +143,13 @@ def test_it_is_said_with_what_it_follows_from(tmp_path: Path) -> None:
     path.write_text(text_of(tmp_path))
     of_memory = "of the 1,152 MiB that spec.workers.resources.memory (2,048 MiB) leaves beside Python, page cache and JVM"
     sentence = f"523.0 MiB of tuples, {of_memory}"
-    validated = CliRunner().invoke(main, ["validate", str(path)])
+    validated = CliRunner().invoke(main, ["validate", "--offline", str(path)])
     assert validated.stdout == f"{path}: ok\n"
     assert f"{path}: a worker may hold {sentence}\n" in validated.stderr
     assert f"capacity: {sentence}\n" in CliRunner().invoke(main, ["plan", str(path), "--tasks", "2"]).stdout
     assert f"capacity: {sentence}\n" in CliRunner().invoke(main, ["explain", str(path)]).stdout
     path.write_text(text_of(tmp_path, capacity="4Mi"))
-    for command in (["validate", str(path)], ["plan", str(path), "--tasks", "2"], ["explain", str(path)]):
+    for command in (["validate", "--offline", str(path)], ["plan", str(path), "--tasks", "2"], ["explain", str(path)]):
         assert "that spec.workers" not in CliRunner().invoke(main, command).output, "what is given needs no origin"
 
 

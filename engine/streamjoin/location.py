@@ -18,6 +18,7 @@ _BUCKETS = {
     "az": "az://container/path",
     "abfss": "abfss://container@account.dfs.core.windows.net/path",
 }
+NO_RESULTS_IN_A_FILE = "is a file, and must be a directory for the results; remove it or choose another path"
 _KINDS = "give a local path or a file://, s3://, gs://, abfss:// or az:// URL"
 
 

@@ -216,11 +216,12 @@ def serve(
 
 @main.command()
 @click.argument("files", type=click.Path(dir_okay=False, allow_dash=True), nargs=-1, required=True, metavar="FILE...")
-def validate(files: tuple[str, ...]) -> None:
+@click.option("--offline", is_flag=True, help="Look at nothing outside: no directories, tables or topics.")
+def validate(files: tuple[str, ...], offline: bool) -> None:
     """Report all mistakes in each FILE (- for standard input), each with its field, value and remedy."""
     from streamjoin.cli.validate import validate_files
 
-    raise SystemExit(validate_files(files))
+    raise SystemExit(validate_files(files, offline=offline))
 
 
 @main.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamjoin.api.join import Join
+from streamjoin.api.join import Join, anchored
 from streamjoin.api.packages import missing_packages
 from streamjoin.api.text import Unreadable, read_text
 from streamjoin.cli.exits import Exit, Failure
@@ -60,12 +60,17 @@ def located(name: str, problem: Problem, kind: str = "") -> str:
     return f"{name}:{line} {kind}{problem}"
 
 
-def validate_files(names: Sequence[str]) -> Exit:
+def validate_files(names: Sequence[str], *, offline: bool = False) -> Exit:
     """Problems and ``FILE: ok`` go to standard output, remarks (what is allowed but perhaps not meant) to standard error.
 
+    ``offline``: nothing outside of the manifests is looked at.
+
     In a pod of the operator's, which tries an image before a driver gets it, missing packages are problems too; elsewhere a manifest may be
-    for another engine.
+    for another engine. Such a pod has neither the volumes nor the network of the driver, so it is offline.
     """
+    from streamjoin.api.outside import look
+    from streamjoin.compilation import compile_job, with_checkpoint
+
     valid, is_trial = True, bool(os.environ.get("STREAMJOIN_IMAGE"))
     for name in names:
         try:
@@ -79,6 +84,11 @@ def validate_files(names: Sequence[str]) -> Exit:
         problems = [problem for join in joins for problem in join.validate()]
         if is_trial and not problems:
             problems = [problem for join in joins for problem in missing_packages(join.manifest)]
+        if not (problems or offline or is_trial):
+            found = [look(anchored(compile_job(with_checkpoint(join.manifest)))) for join in joins]
+            problems = [problem for each in found for problem in each.problems]
+            for warning in (warning for each in found for warning in each.warnings):
+                click.echo(located(name, warning, "warning: "), err=True)
         for problem in sorted(problems, key=lambda problem: problem.line or 0):
             click.echo(located(name, problem))
         if not problems:

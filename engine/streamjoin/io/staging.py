@@ -26,7 +26,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.location import is_url
+from streamjoin.location import NO_RESULTS_IN_A_FILE, is_url
 from streamjoin.state import durable
 from streamjoin.state.storage import Missing, ObjectStorage
 
@@ -104,7 +104,7 @@ class LocalStaging:
 
     def staged(self) -> Iterable[str]:
         if self._root.is_file():
-            raise SinkError(f"{self._root}: is a file, and must be a directory for the results; remove it or choose another path")
+            raise SinkError(f"{self._root}: {NO_RESULTS_IN_A_FILE}")
         try:
             with os.scandir(self._root / STAGING) as entries:
                 return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]

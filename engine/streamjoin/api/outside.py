@@ -1,0 +1,117 @@
+"""Looks at what a manifest names outside of it: whether its sources can be read, and whether its outputs and its checkpoint can be
+directories. Nothing is written, and what is found is told in the words in which a run would refuse it.
+
+Always holds: it takes at most ``PATIENCE_SECONDS``, and what did not answer by then is a warning, as is what cannot be reached.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from streamjoin.job import Job, JoinSource, StreamJob
+from streamjoin.language.window import WindowKind
+from streamjoin.location import NO_RESULTS_IN_A_FILE, is_url
+from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.sinks import DeltaSink, FilesSink
+from streamjoin.manifest.sources import GeneratorSource, KafkaSource
+
+PATIENCE_SECONDS = 5.0
+_PREFIX = re.compile(r"^((?:files|delta|iceberg|kafka)\.[A-Za-z.]+): ")
+
+
+@dataclass
+class Found:
+    """What a run would meet."""
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    """What could not be looked at, and why."""
+
+
+def look(job: Job) -> Found:
+    """Looks at all of it at once."""
+    found = Found()
+    for join in job.joins:
+        if isinstance(join.sink, FilesSink | DeltaSink) and not is_url(join.sink.path) and os.path.isfile(join.sink.path):
+            kind = "delta" if isinstance(join.sink, DeltaSink) else "files"
+            index = job.joins.index(join)
+            where = f"spec.joins[{index}].output.sink.{kind}.path"
+            found.problems.append(Problem(where, None, f"{join.sink.path}: {NO_RESULTS_IN_A_FILE}"))
+    if not is_url(job.checkpoint) and os.path.isfile(job.checkpoint):
+        message = f"{job.checkpoint}: is a file, and must be a directory for the state; remove it or choose another path"
+        found.problems.append(Problem("spec.checkpoint.location", None, message))
+    looks = [
+        _Look(f"spec.streams[{index}].source", _planning(job, stream))
+        for index, stream in enumerate(job.streams)
+        if not isinstance(stream.source, GeneratorSource | JoinSource)
+    ]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    for each in looks:
+        each.thread.join(max(0.0, deadline - time.monotonic()))
+        each.tell(found)
+    return found
+
+
+class _Look:
+    """One source, looked at by a thread that nobody waits for in the end."""
+
+    def __init__(self, where: str, plan: Callable[[], object]) -> None:
+        self._where, self._plan = where, plan
+        self._error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, name=where, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._plan()
+        except Exception as error:
+            self._error = error
+
+    def tell(self, found: Found) -> None:
+        if self.thread.is_alive():
+            message = f"is not checked: there was no answer within {PATIENCE_SECONDS:.0f} s; --offline looks at nothing outside"
+            found.warnings.append(Problem(self._where, None, message))
+        elif self._error is not None:
+            text = " ".join(str(self._error).split()) or type(self._error).__name__
+            if type(self._error).__name__ != "SourceError":
+                found.warnings.append(Problem(self._where, None, f"is not checked: {text}"))
+                return
+            match = _PREFIX.match(text)
+            where = self._where if match is None else f"{self._where}.{match[1]}"
+            found.problems.append(Problem(where, None, text if match is None else text[match.end() :]))
+
+
+def _planning(job: Job, stream: StreamJob) -> Callable[[], object]:
+    """Plans as a run would first do, which reads no more than names, footers and what a server says of them."""
+    source = stream.source
+    assert not isinstance(source, GeneratorSource | JoinSource)
+    if isinstance(source, KafkaSource):
+        source = source.model_copy(update={"timeout": min(source.timeout, Duration(round(PATIENCE_SECONDS * 800_000)))})
+    exact = job.window.kind is WindowKind.ROWS
+
+    def plan() -> object:
+        from streamjoin.io.factory import make_source
+
+        made = make_source(source, stream.schema, stream.event_time, snapshots=_Nowhere(), exact_counts=exact, stream=stream.name)
+        return made.plan(None, 1, time.time())
+
+    return plan
+
+
+class _Nowhere:
+    """Snapshots of positions for as long as the look takes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        self._kept[name] = data
+
+    def get(self, name: str) -> bytes:
+        return self._kept[name]
