@@ -111,6 +111,19 @@ def test_an_iceberg_table_belongs_to_a_checkpoint(tmp_path: Path) -> None:
     assert run_inline(with_state(tmp_path, "two", joins=joins), "--until-idle").exit_code == 0
 
 
+def test_another_catalog_under_a_checkpoint_is_refused_and_a_new_address_of_the_same_one_is_not(tmp_path: Path) -> None:
+    def joins(name: str) -> list[dict[str, Any]]:
+        return [join({"iceberg": {"table": "results.pairs", "catalog": catalog_at(tmp_path / name)}})]
+
+    assert run_inline(with_state(tmp_path, "one", joins=joins("tables")), "--until-idle").exit_code == 0
+    told = refused(tmp_path, "one", joins=joins("elsewhere"))
+    assert "has none of the results that this checkpoint" in told
+    assert "correct iceberg.catalog if it leads to another server or catalog now, or choose a new checkpoint.location" in told
+    (tmp_path / "moved").mkdir()
+    shutil.copy(tmp_path / "tables" / "catalog.db", tmp_path / "moved")
+    assert run_inline(with_state(tmp_path, "one", joins=joins("moved")), "--until-idle").exit_code == 0
+
+
 @pytest.mark.parametrize("where", ["local", "s3"])
 def test_of_many_who_claim_an_output_at_once_one_has_it(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     root: Root = tmp_path / "out" if where == "local" else request.getfixturevalue("s3").bucket() / "out"

@@ -9,6 +9,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from harness import Crash, driver_for, make_job, run_all
 from streamjoin.io.base import SinkError, Staged, UnavailableError
+from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.postgres_sink import PostgresSink, PostgresSinkConfig
 from streamjoin.io.postgres_table import PostgresTable
 from streamjoin.runner.inline import InlineRunner
@@ -205,3 +207,17 @@ def test_a_join_whose_driver_dies_while_it_publishes_has_each_result_once(
             run_all(driver_for(job, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner()))
     finish(tmp_path, inputs, job)
     assert Counter(asked(server, f"SELECT a, b FROM {table}")) == expected(inputs)
+
+
+def test_a_table_belongs_to_a_checkpoint_and_one_that_lacks_its_results_is_another(server: Any, table: str, tmp_path: Path) -> None:
+    one, other = Owner("c0ffee00", "state/one"), Owner("0badc0de", "state/other")
+    target = sink(server, table, tmp_path)
+    target.claim(one, takes=False)
+    target.publish(stage(target, 1, batch((1, "a", 1))))
+    target.claim(replace(one, has_published=True), takes=False)
+    with pytest.raises(OwnedElsewhere, match=rf"has the results of another checkpoint, and .* remove the table and {table}_published"):
+        target.claim(other, takes=False)
+    asked(server, f"DELETE FROM {table}_published")
+    target.claim(other, takes=False)
+    with pytest.raises(OwnedElsewhere, match=r"has none of the results that this checkpoint \(state/one\) has published .*"):
+        target.claim(replace(one, has_published=True), takes=False)

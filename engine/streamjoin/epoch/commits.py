@@ -122,7 +122,8 @@ class Commits:
 
     def require_outputs(self) -> None:
         """Raises OwnedElsewhere where an output has the results of another checkpoint, UnavailableError where that is not known yet."""
-        self.sink.claim(self._owner(), takes=False)
+        published = [join for join, place in self.results.outputs.items() if self.checkpoint.outputs.get(join) == place]
+        self.sink.claim(self._owner(), takes=False, published=published)
 
     def _owner(self) -> Owner:
         return Owner(self.checkpoint.identity, self._location)
@@ -137,6 +138,9 @@ class Commits:
 
     def publish(self, *, again: bool = False) -> None:
         self.sink.publish(self.results.staged, again=again)
+        shown = {each.join: self.results.outputs[each.join] for each in self.results.staged if each.join in self.results.outputs}
+        if shown.items() - self.checkpoint.outputs.items():  # durable with the next commit
+            self.checkpoint = replace(self.checkpoint, outputs=self.checkpoint.outputs | shown)
         self.is_published = True
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
         for source, position in zip(self.sources, self.checkpoint.positions, strict=True):

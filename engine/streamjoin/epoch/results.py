@@ -58,6 +58,11 @@ class Results:
         count = len(whole) - len(checkpoint.waiting)
         return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, going)
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """By tag of a join, where its results go."""
+        return {place.get("join", ""): place["to"] for place in self.places if place["of"] == SINK}
+
     def due(self, sink: Sinks, now: float, interval_seconds: float) -> list[Staged]:
         """Those that should not wait for another epoch."""
 

@@ -59,7 +59,7 @@ from streamjoin.io.compacting import Compactor
 from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.iceberg_rewrite import rewrite, small_files
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
-from streamjoin.io.ownership import Owner, refusal
+from streamjoin.io.ownership import Owner, require_known
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
 from streamjoin.location import is_url, place
@@ -141,12 +141,11 @@ class IcebergTable:
         return number is not None and int(number) >= publication.number
 
     def require_owner(self, owner: Owner) -> None:
-        """Raises OwnedElsewhere where the table has results of other checkpoints, and none of this one's."""
+        """Raises OwnedElsewhere where the table has results of other checkpoints alone, or lacks this one's."""
         assert self._table is not None
         owners = [name.removeprefix(PROPERTY) for name in self._table.properties if name.startswith(PROPERTY)]
-        if owners and owner.identity not in owners:
-            removal = f"remove the table, or its properties {', '.join(PROPERTY + name for name in owners)} where it is to have both"
-            raise refusal(f"iceberg.table: {self.config.table}", owner, "", removal)
+        removal = f"remove the table, or its properties {', '.join(PROPERTY + name for name in owners)} where it is to have both"
+        require_known(f"iceberg.table: {self.config.table}", "iceberg.catalog", owner, owners, removal)
 
     def append(self, publication: Publication, staged: Sequence[Staged]) -> None:
         """Append files that are there under their final names, in one transaction. Raises SinkError, UnavailableError."""

@@ -10,6 +10,7 @@ Always holds: the marker is created exclusively, before results are committed: o
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -30,6 +31,8 @@ class Owner:
     identity: str
     location: str
     """For messages: it may be moved."""
+    has_published: bool = False
+    """Whether it has made results visible in an output of this name. A table that does not know of them is another one."""
 
 
 class OwnedElsewhere(SinkError):  # noqa: N818
@@ -53,6 +56,20 @@ def refusal(where: str, owner: Owner, location: str, removal: str) -> OwnedElsew
     other = f", {location}" if location else ""
     problem = f"has the results of another checkpoint{other}, and this one ({owner.location}) would add its own"
     return OwnedElsewhere(f"{where} {problem}; choose a new output, {removal}, or {kept}")
+
+
+def require_known(where: str, field: str, owner: Owner, owners: Collection[str], removal: str) -> None:
+    """Raises OwnedElsewhere for a table that has results of ``owners`` (identities of checkpoints) alone, or that lacks those of this one.
+
+    ``field``: the manifest's, by which the table is reached."""
+    if owner.identity in owners:
+        return
+    if owner.has_published:
+        problem = f"has none of the results that this checkpoint ({owner.location}) has published to a table of this name"
+        remedy = f"correct {field} if it leads to another server or catalog now, or choose a new checkpoint.location"
+        raise OwnedElsewhere(f"{where} {problem}; {remedy}, with which all results are written again")
+    if owners:
+        raise refusal(where, owner, "", removal)
 
 
 def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from streamjoin.io.base import SinkError, UnavailableError
-from streamjoin.io.ownership import Owner, refusal
+from streamjoin.io.ownership import Owner, require_known
 from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, type_of
 from streamjoin.io.postgres_sink import PostgresSinkConfig
 from streamjoin.io.references import resolved
@@ -47,7 +47,7 @@ class PostgresTable:
         self._asked(self._prepare)
 
     def require_owner(self, owner: Owner) -> None:
-        """Raises OwnedElsewhere where the table has results of other checkpoints, and none of this one's; and as :meth:`prepare`."""
+        """Raises OwnedElsewhere where the table has results of other checkpoints alone, or lacks this one's; and as :meth:`prepare`."""
 
         def owners(connection: Connection) -> list[str]:
             if not self._is_prepared:
@@ -56,9 +56,8 @@ class PostgresTable:
             return [str(checkpoint) for (checkpoint,) in found]
 
         found = self._asked(owners)
-        if found and owner.identity not in found:
-            removal = f"remove the table and {self.config.table}{PUBLISHED}, or the latter's rows where this one is to take it over"
-            raise refusal(str(self.config), owner, "", removal)
+        removal = f"remove the table and {self.config.table}{PUBLISHED}, or the latter's rows where this one is to take it over"
+        require_known(str(self.config), "postgres.host", owner, found, removal)
 
     def apply(self, checkpoint: str, number: int, batches: Iterator[pa.RecordBatch]) -> None:
         """Insert or update these rows, unless this publication of the checkpoint, or a later one, was applied.

@@ -6,7 +6,7 @@ one join (:func:`tags`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -75,11 +75,12 @@ class Sinks:
             for staged in sink.gather(self._whose(small, join), self._name(join, name), stem)
         ] + (self.letters.gather(letters, name, stem) if self.letters else [])
 
-    def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`, of those that know whose they are."""
-        for sink in self.by_join.values():
+    def claim(self, owner: Owner, *, takes: bool, published: Collection[str] = ()) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`, of those that know whose they are. ``published``: the tags of joins whose results
+        the checkpoint has made visible where they go now."""
+        for join, sink in self.by_join.items():
             if isinstance(sink, Owned):
-                sink.claim(owner, takes=takes)
+                sink.claim(replace(owner, has_published=self.tags[join] in published), takes=takes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """See :class:`streamjoin.io.base.Sink`. Where one raises, the others have not all published, and are asked again."""

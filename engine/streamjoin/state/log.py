@@ -158,8 +158,8 @@ class Checkpoint:
     """What this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
     waiting: tuple[dict[str, Any], ...] = ()
     """Small results of this epoch and some before, which a later commit makes visible together."""
-    waiting_since: float | None = None
-    """The wall clock at the commit of the first of them."""
+    waiting_since: float | None = None  # the wall clock at the commit of the first of them
+    outputs: dict[str, str] = field(default_factory=dict)  # by join's tag: where results were made visible last
     fed: tuple[Fed, ...] = ()
     """Results that streams are yet to read."""
     fingerprint: dict[str, str] = field(default_factory=dict)

@@ -22,9 +22,9 @@ from streamjoin.state.storage import StorageError
 
 FORMAT = 3
 MINOR = 3
-SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1, "heard": 2, "claims": 3}
+SINCE: Mapping[str, int] = {"meetings": 1, "graphs": 1, "heard": 2, "claims": 3, "outputs": 3}
 """Fields of a checkpoint that minor versions after 0 have brought, by name: since which. To add one is a new MINOR."""
-ADVICE = frozenset({"meetings", "heard", "claims"})
+ADVICE = frozenset({"meetings", "heard", "claims", "outputs"})
 """Those of them that results do not depend on."""
 
 
