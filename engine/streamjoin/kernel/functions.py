@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from streamjoin.kernel.arrays import arrow_array, validity, view
 from streamjoin.kernel.casts import WIDE, cast, per_distinct
 from streamjoin.kernel.exact import Exact, Real
+from streamjoin.kernel.time_texts import micros_of
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.event_time import DIGITS
 from streamjoin.language.time_pattern import time_pattern
@@ -153,7 +154,7 @@ def to_timestamp(frame: Frame, node: Call) -> pa.Array:
     """Text by a pattern."""
     text, pattern = node.arguments
     assert isinstance(pattern, Literal)
-    return per_distinct(frame.value(text), time_pattern(str(pattern.value)).micros, pa.int64()).cast(arrow_type(node.type))
+    return micros_of(frame.value(text), time_pattern(str(pattern.value))).cast(arrow_type(node.type))
 
 
 def since_epoch(frame: Frame, node: Call) -> pa.Array:
