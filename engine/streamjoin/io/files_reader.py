@@ -262,9 +262,13 @@ class FilesReader:
             if len(matches) > 1:
                 raise SourceError(f"{place}: is there {len(matches)} times; write it once")
             if not readable(matches[0].type, declared.type):
+                remedy = "declare the column with a type that holds it"
+                if pa.types.is_timestamp(declared.type) and pa.types.is_integer(matches[0].type):
+                    given = f"eventTime: {{column: {declared.name}, unit: ms}} (or s, us, ns)"
+                    remedy = f"if it counts since 1970, declare it as BIGINT, and {given}"
                 raise SourceError(
-                    f"{place}: is {matches[0].type}, which cannot be read as {sql_name(declared.type)}; declare the "
-                    "column with a type that holds it, or keep such files out by files.pattern"
+                    f"{place}: is {matches[0].type}, which cannot be read as {sql_name(declared.type)}; {remedy}, or keep such files out by"
+                    " files.pattern"
                 )
             names.append(matches[0].name)
         return names
