@@ -41,6 +41,7 @@ from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_group import SESSION
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.several import Sinks
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
@@ -521,6 +522,23 @@ def test_results_are_sent_with_identities_only_when_they_are_published(
     after = writer.close()
     sink.publish(after)
     assert storage.list("outbox") == ["outbox/sent"]
+
+
+def test_another_cluster_under_a_checkpoint_is_refused_and_another_address_of_it_is_not(
+    broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, owner = topic(), Owner("0a1b", "state/one")
+    sink_of(broker, name, tmp_path).claim(owner, takes=False)
+    sink = sink_of(broker, name, tmp_path)
+    writer = sink.writer("0a1b-000001-000000000007-00000-abc", "0a1b-000000000007-00000")
+    writer.write(results(0, 1))
+    sink.publish(writer.close())
+    by_name = KafkaClient(broker.servers.replace("127.0.0.1", "localhost"), name, (), 20.0)
+    KafkaSink(KafkaSinkConfig(by_name, "pairs"), RESULT, ObjectStorage(str(tmp_path))).claim(owner, takes=False)
+    monkeypatch.setattr(KafkaClient, "cluster", lambda *_: "another")
+    with pytest.raises(OwnedElsewhere, match=r"is of cluster another, and .* correct kafka.bootstrapServers, or choose a new"):
+        sink_of(broker, name, tmp_path).claim(owner, takes=False)
+    sink_of(broker, topic(), tmp_path).claim(owner, takes=False)
 
 
 def test_each_of_several_joins_notes_by_itself_what_it_has_sent(broker: KafkaBroker, topic: Callable[..., str], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from streamjoin.io.base import UnavailableError
 from streamjoin.io.references import resolved
@@ -91,6 +92,15 @@ class KafkaClient:
         return UnavailableError(
             f"{self}: {what} within {self.timeout_seconds:g} s{because}; see whether the brokers are up, and whether kafka.options fit them"
         )
+
+    def cluster(self, errors: type[Exception]) -> str | None:
+        """The id of the brokers' cluster; None where they know none. Raises UnavailableError, and ``errors``."""
+        admin = self.make(AdminClient, {}, errors)
+        try:
+            found: str | None = admin.list_topics(self.topic, timeout=self.timeout_seconds).cluster_id
+        except KafkaException as unanswered:
+            raise self.unavailable("no answer", reason_of(unanswered)) from unanswered
+        return found
 
     def failure(self, error: KafkaError, errors: type[Exception], what: str) -> Exception:
         """``errors`` for what waiting does not mend, UnavailableError for the rest."""

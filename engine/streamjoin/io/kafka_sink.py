@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,11 +36,14 @@ from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import RecordByRecord, Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
+from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
 
 NOTE = f"{OUTBOX}/sent"
 """How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
+CLUSTERS = "clusters"
+"""The folder of objects that say which cluster results were sent to."""
 CHUNK_ROWS = 16 * 1024
 """The number of rows that become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka
 record."""
@@ -82,6 +86,11 @@ class KafkaSinkConfig:
         """The path of the object that says what was sent last."""
         return f"{NOTE}-{quote(self.join, safe='')}" if self.join else NOTE
 
+    @property
+    def cluster_note(self) -> str:
+        """The path of the object that says which cluster results were sent to."""
+        return f"{CLUSTERS}/kafka-{quote(self.join, safe='')}"
+
 
 class KafkaSink:
     """See the module. Pickles without its producer."""
@@ -99,6 +108,7 @@ class KafkaSink:
         self._sent_records = self._sent_bytes = self._failures = 0
         self._noted: bytes | None = None
         """What this process has noted."""
+        self._has_noted_cluster = False
         names = [name.casefold() for name in schema.names]
         if config.key is not None and config.key.casefold() not in names:
             raise SinkError(f"kafka.key: {config.key} is not a column of the output; it has {', '.join(schema.names)}")
@@ -137,7 +147,36 @@ class KafkaSink:
             self._send(staged)
             self._storage.put(self.config.note, note)
             self._noted = note
+            self._note_cluster()
         self._storage.delete_many([file.path for file in staged if file.path])
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """See :class:`streamjoin.io.ownership.Owned`. A topic belongs to nobody, but is of the cluster that results were sent to."""
+        client, noted = self.config.client, self._noted_cluster()
+        if takes or noted is None or noted.get("topic") != client.topic:
+            return
+        cluster = client.cluster(SinkError)
+        if cluster is not None and cluster != noted["cluster"]:
+            before = noted["cluster"]
+            problem = f"is of cluster {cluster}, and this checkpoint ({owner.location}) has sent results to that topic of {before}"
+            remedy = "correct kafka.bootstrapServers, or choose a new checkpoint.location, with which all results are sent again"
+            raise OwnedElsewhere(f"{client} {problem}; {remedy}")
+
+    def _noted_cluster(self) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] = json.loads(self._storage.get(self.config.cluster_note))
+        except Missing:
+            return None
+        return found
+
+    def _note_cluster(self) -> None:
+        """Once a process, where something was sent."""
+        client = self.config.client
+        if not self._has_noted_cluster and (cluster := client.cluster(SinkError)) is not None:
+            note = {"topic": client.topic, "cluster": cluster}
+            if self._noted_cluster() != note:
+                self._storage.put(self.config.cluster_note, json.dumps(note).encode())
+        self._has_noted_cluster = True
 
     @property
     def traffic(self) -> Traffic:
