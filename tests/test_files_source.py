@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -260,8 +262,9 @@ def test_counted_positions_are_dense_and_exact_whatever_the_lines_and_limits(
             text += "other,ID" + ending
         for _ in range(generator.randrange(60)):
             value = len(expected)
-            good = f'{{"id": {value}, "x": "{"y" * generator.choice([0, 0, 200])}"}}' if kind == "json" else f"x,{value}"
-            bad = generator.choice(["{", '{"id": "x"}', "[]"]) if kind == "json" else generator.choice(["x,y,z", "x", 'x,"1'])
+            long = "y" * generator.choice([0, 0, 200])
+            good = f'{{"id": {value}, "x": "{long}"}}' if kind == "json" else generator.choice([f"x,{value}", f'"{long}\n,""\r\n",{value}'])
+            bad = generator.choice(["{", '{"id": "x"}', "[]"]) if kind == "json" else generator.choice(["x,y,z", "x", 'x,"1\n,"\r2'])
             blank = generator.choice(["", "  ", "\t"]) if kind == "json" else ""
             line, entry = generator.choice([(good, str(value)), (good, str(value)), (bad, "bad"), (blank, None)])
             text += line + ending
@@ -742,7 +745,11 @@ def test_a_line_s_record_does_not_depend_on_its_neighbours(kind: str, seed: int,
             chosen = {name: values[0] if generator.random() < 0.995 else generator.choice(values) for name, values in plain.items()}
             line = ",".join(chosen.values()).encode()
             lines.append(
-                generator.choice([line + b",", b'"' + line, line + b"\xff", line[:-3] + b'"x']) if generator.random() < 0.005 else line
+                generator.choice(
+                    [line + b",", b'"' + line + b'"', line + b"\xff", b'"\r\n\r",' + line, b'"a"\r,' + line, line[:-3] + b'"x']
+                )
+                if generator.random() < 0.01
+                else line
             )
     together: dict[int, object] = {}
     for records in parse_block(text, b"\n".join(lines), schema, "x", 0):
@@ -750,6 +757,75 @@ def test_a_line_s_record_does_not_depend_on_its_neighbours(kind: str, seed: int,
         together |= {item.position: item.error for item in records.rejected}
     for number, line in enumerate(lines):
         assert repr(together[number]) == repr(parse_one(text, line, schema)), (seed, number, line)
+
+
+NAMED = pa.schema([("name", pa.string()), ("k", pa.int64())])
+
+
+def csv_text(generator: random.Random, records: int) -> str:
+    """CSV with all that quotes may have, and what looks like quoted but is not."""
+    pieces = ["", "a", '"', '""', ",", "\n", "\r", "\r\n", "9,9", '"\n"', "é", "\n\n"]
+    text = generator.choice(["", "\ufeff"]) + generator.choice(["name,k", '"name",k', 'name,"K"']) + "\n"
+    for number in range(records):
+        value = "".join(generator.choices(pieces, k=generator.randrange(6)))
+        quoted = '"' + value.replace('"', '""') + '"' + generator.choice(["", "", "x", 'x"'])
+        text += (
+            generator.choice([quoted, quoted, "plain", '5" pipe', 'x"y"', " "]) + f",{number}" + generator.choice(["\n", "\r\n", "\n\n"])
+        )
+    return text.removesuffix("\n") if generator.random() < 0.3 else text
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_quoted_values_are_those_that_python_reads_wherever_a_file_is_cut_and_however_it_grows(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = random.Random(seed)
+    monkeypatch.setattr("streamjoin.io.lines.BLOCK_BYTES", generator.choice([1, 7, 64, 1 << 20]))
+    monkeypatch.setattr(files_plan, "LEAST_SPLIT_RECORDS", generator.choice([1, 3, 100]))
+    monkeypatch.setattr("streamjoin.io.text.FEW_LINES", generator.choice([1, 512]))
+    text = csv_text(generator, 80)
+    data = text.encode()
+    header, *expected = [row for row in csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")) if row]
+    assert len(header) == 2
+    found: list[dict[str, Any]] = []
+    position, written, exact = None, 0, generator.random() < 0.5
+    for step in range(10_000):
+        if written < len(data) and generator.random() < 0.7:
+            more = generator.choice([1, 20, 500])
+            put(tmp_path / "a.csv", data[written : written + more], NOW + step, mode="a")
+            written += more
+        plan = make(tmp_path, "csv", NAMED, exact=exact).plan(position, generator.choice([1, 5, 1000]), NOW + step, written >= len(data))
+        rows, rejected = read(make(tmp_path, "csv", NAMED, exact=exact), plan)
+        assert not rejected, seed
+        found += rows
+        position = json.loads(json.dumps(plan.position))
+        if written >= len(data) and plan.exhausted:
+            break
+    assert [[row["name"] or "", str(row["k"])] for row in found] == expected, seed
+
+
+def test_a_quote_that_nothing_closes_costs_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a file, and far from the next quote; a file that grows is not cut within quotes, settled or not."""
+    path = put(tmp_path / "a.csv", 'name,k\na,1\n"open,2\nb,3\n')
+    source = make(tmp_path, "csv", NAMED)
+    plan = source.plan(None, 100, NOW)
+    assert read(source, plan) == ([{"name": "a", "k": 1}], [])
+    assert plan.exhausted
+    assert plan.warnings == (
+        "a.csv: its last 12 bytes end in a quoted value; they are read when that is closed, or at the end of the input. "
+        "Finish writing the file, or close the quote",
+    )
+    rows, rejected = read(source, source.plan(plan.position, 100, NOW, final=True))
+    assert rows == [{"name": "b", "k": 3}]
+    assert [(item.raw, item.place) for item in rejected] == [('"open,2', "a.csv byte 11")]
+    assert "a quoted value does not end before the end of the file, or within 1,048,576 bytes" in rejected[0].error
+    put(path, 'c,4\nforged,5\n",6\n', mode="a")
+    rows, rejected = read(source, source.plan(plan.position, 100, NOW))
+    assert rows == [{"name": "open,2\nb,3\nc,4\nforged,5\n", "k": 6}]
+    monkeypatch.setattr("streamjoin.io.lines.QUOTED_BYTES", 10)
+    rows, rejected = read(source, source.plan(plan.position, 100, NOW, final=True))
+    assert [item.raw for item in rejected] == ['"open,2', '",6']
+    assert [row["k"] for row in rows] == [3, 4, 5]
 
 
 def test_parquet_columns_are_matched_without_case_and_cast_safely(tmp_path: Path) -> None:

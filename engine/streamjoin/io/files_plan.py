@@ -18,7 +18,7 @@ from streamjoin.io.base import SourceError
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder
 from streamjoin.io.identity import EDGE_BYTES, Entry, Known, Progress, Status, decode, short_hash
-from streamjoin.io.lines import LineFile, Piece
+from streamjoin.io.lines import Cut, LineFile, Piece
 from streamjoin.state.storage import StorageError
 
 SPLIT_RECORDS = 1_000_000
@@ -235,7 +235,7 @@ class FilesPlan:
 
     def _open(self, file: Listed) -> LineFile:
         opened = self._folder.open(file.name, file.status)
-        return LineFile(opened, self._config.space, self._config.has_header)
+        return LineFile(opened, self._config.framing)
 
     def _start(self, file: Listed, status: Status, content: Callable[[], str]) -> Progress | None:
         """Up to where the file, which has this status now, has been read; None: it is not to be read any more.
@@ -269,20 +269,11 @@ class FilesPlan:
                 return None
             assert isinstance(start, int)
             size = status.size
-            end = lines.last_line_end(start, size) if self._folder.grows else size
-            if end < size:
-                if math.isinf(self._config.settle_seconds):
-                    self.growing.append(file.name)
-                    if self._final:
-                        last = f"its last {size - end} bytes do not end in a newline; they are not read"
-                        self.warnings.append(f"{printable(file.name)}: {last}")
-                elif self._is_settled(status.modified_ns):
-                    end = size
-                else:
-                    self.unfinished = True
-                    self.growing.append(file.name)
-            pieces = list(self._cut(lines, start, end))
+            taken = self._cut(lines, start, size, is_settled=self._is_settled(status.modified_ns))
+            pieces = taken.pieces
             at = pieces[-1].end if pieces else start
+            if taken.rest:
+                self._leave(file, taken, is_settled=self._is_settled(status.modified_ns))
             content = lines.content(at) if self._folder.grows and at > start else ""
         inode = status.inode if not self._many or self._now - status.modified_ns / 1e9 < INODE_SECONDS else 0
         known = Known(at, content, status.stamp, inode)
@@ -292,8 +283,8 @@ class FilesPlan:
                 self._pieces.append((part, piece.end - piece.start))
                 self._stamps.append((status.modified_ns, piece.records))
                 self._room -= piece.records
-        if at < end:
-            self.left_records += (end - at) / self.density
+        if at < size - taken.rest:
+            self.left_records += (size - taken.rest - at) / self.density
             self.growing.append(file.name)
         if at > start or start != file.known.progress:
             return known.encode()
@@ -302,14 +293,47 @@ class FilesPlan:
         self.renewed[file.name] = entry = replace(file.known, stamp=status.stamp, inode=inode).encode()
         return entry
 
-    def _cut(self, lines: LineFile, start: int, end: int) -> Iterator[Piece]:
-        if self._exact:
-            yield from lines.cut_by_count(start, end, self._room, self._piece_records, SPLIT_BYTES)
-            return
+    def _cut(self, lines: LineFile, start: int, size: int, *, is_settled: bool) -> Cut:
+        waits_for_newline = self._folder.grows and math.isinf(self._config.settle_seconds)
+
+        def takes_rest(is_open: bool) -> bool:
+            return not waits_for_newline and is_settled and (self._final or not is_open or not self._folder.grows)
+
+        if not self._exact and not self._config.framing.delimiter:
+            return self._jump(lines, start, size, takes_rest)
+        if not self._exact and not self._folder.grows and size - start <= min(SPLIT_BYTES, self._room * self.density):
+            return Cut([Piece(start, size, self._guessed(size - start))] if size > start else [])
+        density = None if self._exact else self.density
+        return lines.cut(start, size, self._room, self._piece_records, SPLIT_BYTES, takes_rest, density)
+
+    def _jump(self, lines: LineFile, start: int, size: int, takes_rest: Callable[[bool], bool]) -> Cut:
+        """Without a look at what lies between the cuts: every newline ends a record."""
+        end = lines.last_line_end(start, size) if self._folder.grows else size
+        if takes_rest(False):
+            end = size
         stop = lines.next_line_start(start + math.ceil(self._room * self.density), end)
         piece_bytes = min(SPLIT_BYTES, math.ceil(self._piece_records * self.density))
-        for low, high in lines.cut_by_bytes(start, stop, piece_bytes):
-            yield Piece(low, high, max(1, round((high - low) / self.density)))
+        ranges = lines.cut_by_bytes(start, stop, piece_bytes)
+        return Cut([Piece(low, high, self._guessed(high - low)) for low, high in ranges], size - end)
+
+    def _guessed(self, nbytes: int) -> int:
+        """How many records so many bytes have."""
+        return max(1, round(nbytes / self.density))
+
+    def _leave(self, file: Listed, taken: Cut, *, is_settled: bool) -> None:
+        """What is still to be written of a file."""
+        self.growing.append(file.name)
+        if math.isinf(self._config.settle_seconds):
+            if self._final:
+                ends = "end in a quoted value" if taken.is_open else "do not end in a newline"
+                self.warnings.append(f"{printable(file.name)}: its last {taken.rest} bytes {ends}; they are not read")
+        elif is_settled:
+            self.warnings.append(
+                f"{printable(file.name)}: its last {taken.rest} bytes end in a quoted value; they are read when that is closed, or at the"
+                " end of the input. Finish writing the file, or close the quote"
+            )
+        else:
+            self.unfinished = True
 
     def _take_parquet(self, file: Listed) -> Entry:
         try:

@@ -20,7 +20,7 @@ from streamjoin.io import files_halves
 from streamjoin.io.base import Records, Rejected, SourceError, Split, UnavailableError
 from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.identity import Known
-from streamjoin.io.lines import BYTE_ORDER_MARK, CSV_SPACE, JSON_SPACE, count_records, first_line, gone, is_still, read_range, records_from
+from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Framing, first_line, gone, is_still, read_range
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
 from streamjoin.io.values import from_arrow, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
@@ -29,7 +29,6 @@ READ_ROWS = 1 << 16
 """Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
 READ_BYTES = 64 << 20
 """About so many bytes of a Parquet file are decoded at once, and gathered, where that is fewer rows: Arrow's strings end at 2 GiB."""
-HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,9 @@ class FilesSourceConfig:
     """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
 
     @property
-    def space(self) -> bytes:
-        return JSON_SPACE if self.format == "json" else CSV_SPACE
-
-    @property
-    def has_header(self) -> bool:
-        return self.format == "csv" and self.header
+    def framing(self) -> Framing:
+        """Of text."""
+        return Framing(JSON_SPACE) if self.format == "json" else Framing(CSV_SPACE, self.delimiter, self.header)
 
 
 @dataclass(frozen=True)
@@ -140,13 +136,12 @@ class FilesReader:
 
     def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         with contextlib.closing(self._opened(folder, part)) as file:
-            for block_start, raw in read_range(file, part.start, part.end):
-                skipped, block = records_from(block_start, raw, self.config.has_header)
-                offset = block_start + skipped
-                count = count_records(block, self.config.space)
+            framing = self.config.framing
+            for block in read_range(file, part.start, part.end, framing):
+                count = block.count(framing.space)
                 # Where there are no records, there need be no header either: what writes it may have stopped before.
                 text = self._format(file, formats) if count else None
-                yield count, [] if text is None else parse_block(text, block, self.schema, printable(part.name), offset, count)
+                yield count, [] if text is None else parse_block(text, block.text, self.schema, printable(part.name), block.offset, count)
 
     def _opened(self, folder: Folder, part: FileRange) -> Opened:
         """The file that was planned, also under a new name. Raises UnavailableError where another one has its name."""
@@ -170,10 +165,10 @@ class FilesReader:
 
     def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
         """How the file is written, which for CSV its first line says."""
-        line = b""
-        if self.config.has_header:
+        line, framing = b"", self.config.framing
+        if framing.has_header:
             try:
-                line = first_line(file, HEADER_BYTES).removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+                line = first_line(file, framing).rstrip(b"\r\n")
             except FileNotFoundError:
                 raise gone(file.path) from None
         if line not in formats:
@@ -181,8 +176,8 @@ class FilesReader:
                 formats[line] = JsonFormat(self.schema)
             else:
                 header = None
-                if self.config.has_header:
-                    header = next(csv.reader([line.decode(errors="replace")], delimiter=self.config.delimiter), [])
+                if framing.has_header:
+                    header = _names_in(line.decode(errors="replace"), framing.delimiter)
                 formats[line] = CsvFormat(self.schema, self.config.delimiter, header, file.path)
         return formats[line]
 
@@ -272,6 +267,13 @@ class FilesReader:
                 )
             names.append(matches[0].name)
         return names
+
+
+def _names_in(header: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error:  # a carriage return without quotes, or a value of more than 128 KiB
+        return [header[:200]]
 
 
 def _together(gathered: list[Records]) -> Records:

@@ -25,7 +25,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
-from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Text, count_records, record_lines
+from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, QUOTED_BYTES, Framing, Text, count_records, record_lines
 from streamjoin.io.values import ARROW_DIGITS, Problems, from_text, misfit
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 PARTS = 16
 """Into how many parts a block is divided that is refused as a whole."""
-UNENDED = "is not one record of CSV: a quoted value does not end on its line, or a carriage return stands in a value"
+UNENDED = (
+    f"is not one record of CSV: a quoted value does not end before the end of the file, or within {QUOTED_BYTES:,} bytes, or a carriage "
+    "return stands in a value without quotes; where a quoted value does not end, the next record is read from the next line on"
+)
 ARROW_BYTES = (1 << 31) - 2
 """Arrow's parsers take blocks of less."""
 FEW_LINES = 512
@@ -60,8 +63,8 @@ class TextFormat(Protocol):
     """How lines are written."""
 
     @property
-    def space(self) -> bytes:
-        """The characters that alone make no record."""
+    def framing(self) -> Framing:
+        """How it is cut into records."""
 
     def parse(self, block: Text, lines: int) -> Parsed | None:
         """A block of so many records; None where the parser refuses it."""
@@ -76,13 +79,14 @@ def parse_block(text: TextFormat, block: Text, schema: pa.Schema, place: str, of
     ``place`` and ``offset`` say which file the block is from, and where in it, for what is rejected. ``count``: the number of records,
     where it is known.
     """
-    count = count_records(block, text.space) if count is None else count
+    if count is None:
+        count = count_records(block, text.framing.space, text.framing.scan(block, is_last=True).ends)
     if count == 0:
         return []
     parsed = text.parse(block, count) if count <= MAX_BATCH_ROWS else None
     if parsed is not None and not parsed.problems:
         return [Records(pa.record_batch(parsed.columns, schema=schema))]
-    starts, ends = record_lines(block, text.space)
+    starts, ends = record_lines(block, text.framing.space, text.framing.scan(block, is_last=True).ends)
     lines = _Lines(block, starts, ends, place, offset)
     if parsed is not None:
         return [_records(parsed, lines, 0, count, schema)]
@@ -161,7 +165,7 @@ class _Number(str):
 class JsonFormat:
     """One object on each line. Fields are matched by name exactly; missing ones are null, others are ignored."""
 
-    space = JSON_SPACE
+    framing = Framing(JSON_SPACE)
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -320,9 +324,7 @@ def _is_text(value: str) -> bool:
 
 
 class CsvFormat:
-    """RFC 4180, without line breaks inside values. An empty value is null, a quoted empty one an empty string."""
-
-    space = CSV_SPACE
+    """RFC 4180. An empty value is null, a quoted empty one an empty string."""
 
     def __init__(self, schema: pa.Schema, delimiter: str, header: Sequence[str] | None, place: str) -> None:
         """``header``: the names on the file's first line, matched without regard to case; None: the schema's order.
@@ -330,6 +332,7 @@ class CsvFormat:
         Raises SourceError, naming ``place``, where a declared column is missing.
         """
         self._schema = schema
+        self.framing = Framing(CSV_SPACE, delimiter)
         names = list(schema.names) if header is None else list(header)
         folded = [name.strip().casefold() for name in names]
         self._at: list[int] = []
@@ -363,8 +366,9 @@ class CsvFormat:
 
         if len(block) >= ARROW_BYTES:
             return None
-        # With it, a quote that nothing ends shows as a newline in the last value.
         block = bytes(block)
+        if self.framing.scan(block, is_last=True).has_bad:
+            return None
         block = block if block.endswith(b"\n") else block + b"\n"
         read = pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._labels)
         options = pyarrow.csv.ParseOptions(**self._parse, newlines_in_values=False, invalid_row_handler=invalid)
@@ -376,8 +380,6 @@ class CsvFormat:
         if table.num_rows + len(problems) != lines:
             return None
         columns = [_single(table.column(index)) for index in range(len(self._schema))]
-        if table.num_rows and any("\n" in (column[-1].as_py() or "") for column in columns):
-            return None
         of_row = None
         if problems:
             of_row = np.setdiff1d(np.arange(lines, dtype=np.int64), np.fromiter(problems, dtype=np.int64), assume_unique=True)
