@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import itertools
 import json
 import logging
@@ -426,6 +427,38 @@ def test_objects_are_read_once_and_whole(s3: S3Server, kind: str, exact: bool) -
         assert drain(source, position)[0] == []
         write("0", 2000, 2)
         assert drain(source_at(root, kind, exact=exact, delimiter=";"), position)[0] == [(2000, "n2000"), (2001, "n2001")]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_compressed_objects_are_read_whatever_their_names(s3: S3Server, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is taken without a look into it, one whose name says what it is, one too large to be taken at once, and damaged ones."""
+    monkeypatch.setattr("streamjoin.io.files_plan.SPLIT_BYTES", 20_000)
+    root = s3.bucket()
+    store = ObjectStorage(str(root / "in"))
+
+    def text(first: int, count: int) -> bytes:
+        return "".join(f'{{"id": {number}, "name": "n{number}"}}\n' for number in range(first, first + count)).encode()
+
+    store.put("a.json", gzip.compress(text(0, 100)))
+    store.put("b.gz", gzip.compress(text(100, 100)))
+    store.put("c.gz", text(200, 100))
+    store.put("d.json", gzip.compress(text(1000, 20_000)))
+    store.put("e.json", text(300, 100).decode().encode("utf-16"))
+    store.put("f.json", gzip.compress(b"{}\n")[:-1])
+    store.put("g.gz", gzip.compress(b"{}\n")[:-1])
+    source, position, letters = source_at(root, "json", exact=exact), None, []
+    found: list[int] = []
+    for _ in range(100):
+        plan = source.plan(position, 7_000, 0.0)
+        for split in plan.splits:
+            for records in source.reader.read(split):
+                found += records.batch.column("id").to_pylist()
+                letters += [item.place for item in records.rejected]
+        position = json.loads(json.dumps(plan.position))
+        if plan.exhausted:
+            break
+    assert sorted(found) == [*range(400), *range(1000, 21_000)]
+    assert sorted(letters) == ["f.json", "g.gz"]
 
 
 def test_of_a_large_parquet_object_only_what_is_needed_is_fetched(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def make_source(
             header=source.header,
             delimiter=source.delimiter,
             settle_seconds=math.inf if source.settle == "never" else source.settle.micros / SECOND,
+            encoding=source.encoding,
             on_replaced=source.on_replaced,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)

@@ -217,10 +217,10 @@ class FilesSource:
         known = file.known
         if not known.progress:
             return file.size > 0
-        if isinstance(known.progress, list) or (self.config.format != "parquet" and file.size > known.progress):
+        if known.is_partly or (self.config.format != "parquet" and file.size > known.size):
             return True
         if not known.stamp:
-            return file.size != known.progress
+            return file.size != known.size
         stamp = file.status.stamp
         return stamp != known.stamp and stamp != self._unchanged.get(file.name)
 

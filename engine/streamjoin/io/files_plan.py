@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import SourceError
+from streamjoin.io.decoding import ENDINGS, UTF_8, DecodedFile, decoded
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable
-from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder
+from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened
 from streamjoin.io.identity import EDGE_BYTES, Entry, Known, Progress, Status, decode, short_hash
-from streamjoin.io.lines import Cut, LineFile, Piece
+from streamjoin.io.lines import Cut, LineFile, Piece, content_hash
 from streamjoin.state.storage import StorageError
 
 SPLIT_RECORDS = 1_000_000
@@ -30,6 +31,8 @@ SPLITS_PER_PLAN = 8
 GUESSED_RECORD_BYTES = 100.0
 SAMPLED_FILES = 3
 SAMPLE_BYTES = 64 << 10
+NO_END = 1 << 62
+"""The size of a text that is decoded, which nobody knows before its end."""
 KEPT_FOOTERS = 1024
 MOST_INODES = 10_000
 INODE_SECONDS = 86_400.0
@@ -199,7 +202,7 @@ class FilesPlan:
                 yield FilesSplit(first_record=first_record, records=records, ranges=tuple(ranges))
                 first_record += records
                 ranges, records, size = [], 0, 0
-            if ranges and ranges[-1].name == piece.name and ranges[-1].end == piece.start:
+            if ranges and ranges[-1].name == piece.name and ranges[-1].end == piece.start and not piece.bad:
                 last = ranges[-1]
                 ranges[-1] = replace(last, end=piece.end, records=last.records + piece.records)
             else:
@@ -222,8 +225,8 @@ class FilesPlan:
         total_bytes = total_records = 0
         for file in files:
             try:
-                with self._open(file) as lines:
-                    sampled_bytes, sampled_records = lines.sample(file.known.size, SAMPLE_BYTES)
+                with LineFile(self._open(file), self._config.framing) as lines:
+                    sampled_bytes, sampled_records = lines.sample(file.known.consumed, SAMPLE_BYTES)
             except StorageError:
                 raise
             except OSError:
@@ -233,9 +236,14 @@ class FilesPlan:
         if total_records:
             self.density = total_bytes / total_records
 
-    def _open(self, file: Listed) -> LineFile:
+    def _open(self, file: Listed) -> Opened:
+        """A file of text, decoded if need be."""
         opened = self._folder.open(file.name, file.status)
-        return LineFile(opened, self._config.framing)
+        try:
+            return decoded(opened, self._config.encoding) or opened
+        except BaseException:
+            opened.close()
+            raise
 
     def _start(self, file: Listed, status: Status, content: Callable[[], str]) -> Progress | None:
         """Up to where the file, which has this status now, has been read; None: it is not to be read any more.
@@ -262,47 +270,96 @@ class FilesPlan:
         return 0
 
     def _take_text(self, file: Listed) -> Entry:
-        with self._open(file) as lines:
+        if self._is_taken_blindly(file):
+            part = FileRange(file.name, 0, file.size, self._guessed(file.size), file.size, tag=file.tag)
+            self._add(part, file.size, file.modified_ns)
+            return Known(file.size, "", file.status.stamp).encode()
+        opened = self._open(file)
+        with LineFile(opened, self._config.framing) as lines:
+            if isinstance(opened, DecodedFile):
+                return self._take_decoded(file, opened, lines)
             status = lines.status()
-            start = self._start(file, status, lambda: lines.content(file.known.size))
-            if start is None:
+            progress = self._start(file, status, lambda: lines.content(file.known.size))
+            if progress is None:
                 return None
-            assert isinstance(start, int)
-            size = status.size
-            taken = self._cut(lines, start, size, is_settled=self._is_settled(status.modified_ns))
-            pieces = taken.pieces
-            at = pieces[-1].end if pieces else start
+            start, size = progress[1] if isinstance(progress, list) else progress, status.size
+            is_settled = self._is_settled(status.modified_ns)
+            taken = self._cut(lines, start, size, is_settled=is_settled)
+            at = taken.pieces[-1].end if taken.pieces else start
             if taken.rest:
-                self._leave(file, taken, is_settled=self._is_settled(status.modified_ns))
+                self._leave(file, taken, is_settled=is_settled)
             content = lines.content(at) if self._folder.grows and at > start else ""
-        inode = status.inode if not self._many or self._now - status.modified_ns / 1e9 < INODE_SECONDS else 0
-        known = Known(at, content, status.stamp, inode)
-        for piece in pieces:
-            if piece.records:
-                part = FileRange(file.name, piece.start, piece.end, piece.records, size, known if content else None)
-                self._pieces.append((part, piece.end - piece.start))
-                self._stamps.append((status.modified_ns, piece.records))
-                self._room -= piece.records
+        known = Known(at, content, status.stamp, self._inode(status))
+        for piece in taken.pieces:
+            part = FileRange(file.name, piece.start, piece.end, piece.records, size, known if content else None)
+            self._add(part, piece.end - piece.start, status.modified_ns)
         if at < size - taken.rest:
             self.left_records += (size - taken.rest - at) / self.density
             self.growing.append(file.name)
-        if at > start or start != file.known.progress:
+        if at > start or progress != file.known.progress:
             return known.encode()
-        if file.known.inode in (0, inode) or not at:
+        if file.known.inode in (0, known.inode) or not at:
             return file.entry
-        self.renewed[file.name] = entry = replace(file.known, stamp=status.stamp, inode=inode).encode()
+        self.renewed[file.name] = entry = replace(file.known, stamp=status.stamp, inode=known.inode).encode()
         return entry
 
-    def _cut(self, lines: LineFile, start: int, size: int, *, is_settled: bool) -> Cut:
+    def _is_taken_blindly(self, file: Listed) -> bool:
+        """Whether an object is read whole, without a look into it by the plan; the reader finds out whether it is compressed."""
+        if self._exact or self._folder.grows or file.entry or file.name.casefold().endswith(ENDINGS) or self._config.encoding != UTF_8:
+            return False
+        return file.size <= min(SPLIT_BYTES, min(self._room, self._piece_records) * self.density)
+
+    def _add(self, part: FileRange, nbytes: int, modified_ns: int) -> None:
+        if part.records:
+            self._pieces.append((part, nbytes))
+            self._stamps.append((modified_ns, part.records))
+            self._room -= part.records
+
+    def _inode(self, status: Status) -> int:
+        return status.inode if not self._many or self._now - status.modified_ns / 1e9 < INODE_SECONDS else 0
+
+    def _take_decoded(self, file: Listed, text: DecodedFile, lines: LineFile) -> Entry:
+        status = text.status()
+        progress = self._start(file, status, lambda: content_hash(text.raw, file.known.size))
+        if progress is None:
+            return None
+        is_settled = self._is_settled(status.modified_ns)
+        if text.compression and not is_settled and not math.isinf(self._config.settle_seconds):
+            self.unfinished = True
+            self.growing.append(file.name)
+            return file.entry
+        start = progress[1] if isinstance(progress, list) else 0
+        taken = self._cut(lines, start, NO_END, is_settled=is_settled, text=text)
+        at = taken.pieces[-1].end if taken.pieces else start
+        content = content_hash(text.raw, status.size) if self._folder.grows else ""
+        is_damaged = taken.is_whole and bool(text.damage)
+        is_done = taken.is_whole and (is_settled if is_damaged else not taken.rest)
+        known = Known([status.size, at, 1] if is_done else [status.size, at], content, status.stamp, self._inode(status))
+        part = FileRange(file.name, 0, 0, 0, status.size, known if content else None, status.tag, is_decoded=True)
+        for piece in taken.pieces:
+            self._add(replace(part, start=piece.start, end=piece.end, records=piece.records), piece.end - piece.start, status.modified_ns)
+        if is_damaged and is_done:
+            bad = f"{text.damage}; byte {at} of its text is the last that is read. Write the file anew under another name"
+            self._add(replace(part, start=at, end=at, records=1, bad=bad), 0, status.modified_ns)
+        elif not taken.is_whole:
+            self.left_records += max(1.0, text.left_bytes / self.density)
+            self.growing.append(file.name)
+        elif not is_done:
+            self._leave(file, taken, is_settled=is_settled)
+        if not at and not is_done:
+            return file.entry if progress == file.known.progress else 0
+        return known.encode()
+
+    def _cut(self, lines: LineFile, start: int, size: int, *, is_settled: bool, text: DecodedFile | None = None) -> Cut:
         waits_for_newline = self._folder.grows and math.isinf(self._config.settle_seconds)
 
         def takes_rest(is_open: bool) -> bool:
+            if text is not None and (text.compression or text.damage):
+                return not text.damage
             return not waits_for_newline and is_settled and (self._final or not is_open or not self._folder.grows)
 
-        if not self._exact and not self._config.framing.delimiter:
+        if not self._exact and not self._config.framing.delimiter and text is None:
             return self._jump(lines, start, size, takes_rest)
-        if not self._exact and not self._folder.grows and size - start <= min(SPLIT_BYTES, self._room * self.density):
-            return Cut([Piece(start, size, self._guessed(size - start))] if size > start else [])
         density = None if self._exact else self.density
         return lines.cut(start, size, self._room, self._piece_records, SPLIT_BYTES, takes_rest, density)
 
@@ -314,7 +371,7 @@ class FilesPlan:
         stop = lines.next_line_start(start + math.ceil(self._room * self.density), end)
         piece_bytes = min(SPLIT_BYTES, math.ceil(self._piece_records * self.density))
         ranges = lines.cut_by_bytes(start, stop, piece_bytes)
-        return Cut([Piece(low, high, self._guessed(high - low)) for low, high in ranges], size - end)
+        return Cut([Piece(low, high, self._guessed(high - low)) for low, high in ranges], rest=size - end)
 
     def _guessed(self, nbytes: int) -> int:
         """How many records so many bytes have."""

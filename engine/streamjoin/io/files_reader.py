@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 
 from streamjoin.io import files_halves
 from streamjoin.io.base import Records, Rejected, SourceError, Split, UnavailableError
+from streamjoin.io.decoding import UTF_8, DecodedFile, decoded
 from streamjoin.io.folder import Folder, Opened, folder_at
-from streamjoin.io.identity import Known
+from streamjoin.io.identity import Known, Status
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Framing, first_line, gone, is_still, read_range
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
 from streamjoin.io.values import from_arrow, readable, row_text, sql_name
@@ -45,6 +46,8 @@ class FilesSourceConfig:
     delimiter: str = ","
     settle_seconds: float = 5.0
     """Infinite: a line is read when it ends in a newline, and not at the end of the input either."""
+    encoding: str = UTF_8
+    """Of text, as Python's codec names itself."""
     on_replaced: str = "read"
     """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
 
@@ -66,6 +69,12 @@ class FileRange:
     """The whole file's, when it was planned."""
     known: Known | None = None
     """What the plan takes the file to; None: whether it is still the same is not looked at."""
+    tag: str = ""
+    """The entity tag of an object whose text may have to be decoded."""
+    is_decoded: bool = False
+    """Whether start and end are bytes of the text that the file is decoded to."""
+    bad: str = ""
+    """Why there is nothing to read, which is one record: the file's dead letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +129,12 @@ class FilesReader:
         read = self._parquet if parquet else self._text
         formats: dict[bytes, TextFormat] = {}
         before = 0
-        parts = [(part.name, 0, part.size) if parquet else (part.name, part.start, part.end) for part in split.ranges]
+        parts = [(part.name, 0, part.size) if parquet or part.is_decoded else (part.name, part.start, part.end) for part in split.ranges]
         for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
+            if part.bad:
+                yield self._bad(part, before, part.bad)
+                before += 1
+                continue
             counted = 0
             for count, found in read(folder, part, formats):
                 for records in found:
@@ -134,14 +147,33 @@ class FilesReader:
                 )
             before += counted
 
+    def _bad(self, part: FileRange, position: int, error: str) -> Records:
+        """The dead letter of a file."""
+        empty = pa.RecordBatch.from_pylist([], schema=self.schema)
+        return Records(empty, rejected=[Rejected(position, "", f"the file cannot be read: {error}", printable(part.name))], first=position)
+
     def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
-        with contextlib.closing(self._opened(folder, part)) as file:
-            framing = self.config.framing
-            for block in read_range(file, part.start, part.end, framing):
+        framing, counted = self.config.framing, 0
+        with contextlib.closing(self._as_text(self._opened(folder, part), part, folder)) as file:
+            is_planned = part.is_decoded or not isinstance(file, DecodedFile)
+            for block in read_range(file, part.start, part.end if is_planned else None, framing):
                 count = block.count(framing.space)
                 # Where there are no records, there need be no header either: what writes it may have stopped before.
                 text = self._format(file, formats) if count else None
                 yield count, [] if text is None else parse_block(text, block.text, self.schema, printable(part.name), block.offset, count)
+                counted += count
+            if isinstance(file, DecodedFile) and not is_planned and file.damage:
+                error = f"{file.damage}; {counted} records before that are read. Write the file anew under another name"
+                yield 1, [self._bad(part, 0, error)]
+
+    def _as_text(self, file: Opened, part: FileRange, folder: Folder) -> Opened:
+        """Decoded where the plan knows that the file has to be, or where the plan has not looked into an object."""
+        if not part.is_decoded and (folder.grows or part.start or part.end != part.size):
+            return file
+        try:
+            return decoded(file, self.config.encoding) or file
+        except FileNotFoundError:
+            raise gone(file.path) from None
 
     def _opened(self, folder: Folder, part: FileRange) -> Opened:
         """The file that was planned, also under a new name. Raises UnavailableError where another one has its name."""
@@ -149,7 +181,7 @@ class FilesReader:
         is_there = False
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                file = folder.open(name)
+                file = folder.open(name, Status(part.size, tag=part.tag))
                 if part.known is None or is_still(file, part.known):
                     return file
                 file.close()

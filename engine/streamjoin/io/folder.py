@@ -53,6 +53,8 @@ class Opened(Protocol):
     """A file of which ranges are read. Raises FileNotFoundError where it is gone."""
 
     path: str
+    damage: str
+    """Why it ends before its end, once it has been read until there; empty: it does not."""
 
     def status(self) -> Status: ...
 
@@ -129,6 +131,8 @@ class LocalFolder:
 
 
 class _LocalFile:
+    damage = ""
+
     def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -246,6 +250,8 @@ class _StoreEntry:
 
 
 class _StoreFile:
+    damage = ""
+
     def __init__(self, storage: ObjectStorage, name: str, path: str, status: Status, held: _Held | None) -> None:
         self.path = path
         self._storage = storage

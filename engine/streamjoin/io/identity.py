@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 Progress: TypeAlias = int | list[int]
-"""Text: the bytes consumed. Parquet: the size of a file that has been read whole, or [size, row groups consumed]."""
+"""Text: the bytes consumed. Parquet: the size of a file that has been read whole, or [size, row groups consumed]. Text that is decoded: the
+file's size and the bytes of text consumed, [size, bytes], with a 1 once nothing is left."""
 Entry: TypeAlias = Progress | str | None
 """How a position writes a file: its progress, what was read and what the file was, as ``Known`` encodes it. A progress alone is of a
 release that wrote nothing else, or 0, of a file that has not been read from.
@@ -60,6 +61,16 @@ class Known:
     """0: it is not known, or not kept."""
 
     @property
+    def is_partly(self) -> bool:
+        """Whether there is more of the file to read, as it is."""
+        return isinstance(self.progress, list) and len(self.progress) == 2
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of text, or of a Parquet file that was read whole."""
+        return self.progress[1] if isinstance(self.progress, list) else self.progress
+
+    @property
     def size(self) -> int:
         """The least size of the file, if it is still the same."""
         return self.progress[0] if isinstance(self.progress, list) else self.progress
@@ -89,7 +100,7 @@ def inode_of(entry: str) -> int:
 
 def is_read(entry: Entry) -> bool:
     """Whether nothing of the file was left when it was looked at last, unless it grows."""
-    return bool(entry) and not isinstance(entry, list) and not (isinstance(entry, str) and "/" in entry)
+    return bool(entry) and not isinstance(entry, list) and not (isinstance(entry, str) and entry.count("/") == 1)
 
 
 def short_hash(*parts: bytes) -> str:

@@ -67,7 +67,7 @@ class Framing:
         from streamjoin.io.csv_native import find_ends  # loads Numba
 
         data = np.frombuffer(block, dtype=np.uint8)
-        ends, found = np.empty(bytes(block).count(b"\n"), dtype=np.int64), np.zeros(3, dtype=np.int64)
+        ends, found = np.empty(np.count_nonzero(data == NEWLINE), dtype=np.int64), np.zeros(3, dtype=np.int64)
         find_ends(data, start, ord(self.delimiter), QUOTED_BYTES, is_last, ends, found)
         ends = ends[: found[0]]
         end = len(block) if is_last else int(ends[-1]) + 1 if len(ends) else 0
@@ -151,24 +151,31 @@ def _mark(text: bytes) -> int:
     return len(BYTE_ORDER_MARK) if text.startswith(BYTE_ORDER_MARK) else 0
 
 
-def read_range(file: Opened, start: int, end: int, framing: Framing) -> Iterator[Block]:
+def read_range(file: Opened, start: int, end: int | None, framing: Framing) -> Iterator[Block]:
     """The records from ``start``, where one begins, to ``end``. The last one ends there, whatever it has.
 
-    Raises SourceError where the file is gone or shorter than ``end``.
+    ``end``: None is the file's; what stands before damage without a newline is left out.
+
+    Raises SourceError where the file is gone or shorter.
     """
     try:
-        offset, left, text = start, end - start, b""
-        while left:
+        offset, at, text = start, start, b""
+        while at != end:
             # Of a record that is longer than a block, always as much again.
-            data = file.pread(min(max(BLOCK_BYTES, len(text)), left), end - left)
-            if not data:
-                raise SourceError(f"{file.path}: ends {left} bytes before byte {end}, to which it was to be read; files may only grow")
-            left -= len(data)
+            count = max(BLOCK_BYTES, len(text))
+            data = file.pread(count if end is None else min(count, end - at), at)
+            if not data and end is not None:
+                raise SourceError(f"{file.path}: ends {end - at} bytes before byte {end}, to which it was to be read; files may only grow")
+            if file.damage:
+                return
+            at += len(data)
             text = text + data if text else data
-            scanned = framing.scan(text, is_last=not left, start=0 if offset else _mark(text))
+            scanned = framing.scan(text, is_last=at == end or not data, start=0 if offset else _mark(text))
             if scanned.end:
                 yield records_of(offset, text, scanned, framing)
                 offset, text = offset + scanned.end, text[scanned.end :]
+            if not data:
+                return
     except FileNotFoundError:
         raise gone(file.path) from None
 
@@ -217,6 +224,8 @@ class Cut:
     """What was taken of a file."""
 
     pieces: list[Piece]
+    is_whole: bool = True
+    """Whether nothing comes after these but ``rest``."""
     rest: int = 0
     """How many bytes after these are to be read only when there are more."""
     is_open: bool = False
@@ -331,8 +340,9 @@ class LineFile:
                 piece_start, count = at, 0
         if at > piece_start:
             pieces.append(Piece(piece_start, at, count))
-        waits = limit > 0 and at < size
-        return Cut(pieces, size - at if waits else 0, waits and self._framing.scan(text).is_open)
+        if limit <= 0 and at < size:
+            return Cut(pieces, is_whole=False)
+        return Cut(pieces, True, len(text), self._framing.scan(text).is_open)
 
     def _length(self, block: Block, records: int, density: float | None) -> int:
         """Of the first so many records of a block that has more."""

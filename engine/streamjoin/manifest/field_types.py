@@ -5,6 +5,7 @@ Always holds: each type says both in one place, and nothing that the API server 
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ def _setting(value: object) -> str | int | float | bool:
     if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError("is not a setting; write text, a number, true or false")
+
+
+def _encoding(value: str) -> str:
+    try:
+        codec = codecs.lookup(value)
+        "".encode(value)  # refuses those that are not of text, such as hex
+    except (LookupError, UnicodeError, ValueError):
+        raise ValueError("is not a text encoding of Python; write one such as utf-8, utf-16, latin-1 or windows-1252") from None
+    return codec.name
 
 
 _LONGEST_FRACTION = 20
@@ -239,6 +249,7 @@ Location = Annotated[
     Rule("self.trim() == self", "is not a place; give a local path or a URL, without spaces around it"),
     Rule("!self.startsWith('~')", "begins with ~, which only a shell expands; write the directory's full path"),
 ]
+Encoding = Annotated[str, StringConstraints(max_length=40, pattern=r"^[A-Za-z0-9._-]+$"), AfterValidator(_encoding)]
 HttpUrl = Annotated[
     str,
     StringConstraints(min_length=1, max_length=1024),

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 
 from streamjoin.manifest.field_types import (
     DiscoverySpan,
+    Encoding,
     HttpUrl,
     Instant,
     Location,
@@ -46,8 +47,12 @@ class FilesSource(Part):
     """csv: whether a file's first line names its columns. If not, the columns are in the schema's order."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
     """csv: the character between two values."""
+    encoding: Encoding = "utf-8"
+    """json and csv: the encoding of the text, such as utf-16, latin-1 or windows-1252: any of Python's text encodings. A byte order mark of
+    UTF-16 is known without it."""
     settle: SpanOrNever = Duration.parse("5s")
-    """json and csv: a last line without a newline is read when its file has not changed for this long; never: only once it ends in one."""
+    """json and csv: a last line without a newline, and a compressed file, is read when its file has not changed for this long; never: only
+    once the line ends in one."""
     on_replaced: Literal["read", "refuse"] = "read"
     """What to do about a file that was replaced, or cut, since it was read: read it from its beginning, as a new file, or refuse it; both
     with a warning. What had not been read of the old one is lost."""
