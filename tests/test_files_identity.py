@@ -368,12 +368,32 @@ def test_a_file_that_is_renamed_while_the_directory_is_listed_is_found_again(tmp
     folder = type(source.reader.folder)
     scan, calls = folder.scan, []
 
-    def late(self: Any) -> Any:
+    def late(self: Any, **options: Any) -> Any:
         calls.append(1)
-        return [entry for entry in scan(self) if entry.name == "app" or len(calls) > 1]
+        return [entry for entry in scan(self, **options) if entry.name == "app" or len(calls) > 1]
 
     monkeypatch.setattr(folder, "scan", late)
     assert drain(source, position)[::2] == ([3, 4, 5], [])
+
+
+def test_files_in_directories_below_are_followed_too(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    put(tmp_path / "a" / "b" / "app", lines(1, 2))
+    put(tmp_path / "app", lines(11))
+    source = make(tmp_path)
+    found, position, _ = drain(source)
+    assert sorted(found) == [1, 2, 11]
+    (tmp_path / "c").mkdir()
+    os.rename(tmp_path / "a" / "b" / "app", tmp_path / "c" / "app.1")
+    put(tmp_path / "a" / "b" / "app", lines(3, 4, 5))
+    with (tmp_path / "c" / "app.1").open("ab") as file:
+        file.write(lines(6))
+    found, position, warnings = drain(make(tmp_path), position, NOW + 10**9)
+    assert (sorted(found), warnings) == ([3, 4, 5, 6], [])
+    put(tmp_path / "a" / "b" / "app", lines(7))
+    found, _, (warning,) = drain(source, position)
+    assert found == [7]
+    assert "a/b/app: has 15 bytes now, and is not what it was" in warning
 
 
 def test_a_position_has_few_bytes_for_a_file(tmp_path: Path) -> None:

@@ -126,11 +126,11 @@ def test_a_source_without_a_file_says_what_it_passed_over(tmp_path: Path) -> Non
     assert source.plan(None, 10, NOW, final=True).warnings == (f"files.path: {tmp_path} has no file to read; it is empty",)
     for name in ("b.json", "a.json", "_SUCCESS"):
         put(tmp_path / name, ids(1))
-    (tmp_path / "2026.jsonl").mkdir()
+    os.mkfifo(tmp_path / "2026.jsonl")
     (warning,) = source.plan(None, 10, NOW).warnings
     assert warning == (
         f"files.path: {tmp_path} has no file to read; names that were passed over: 4 (1 begins with . or _, as _SUCCESS; "
-        "2 does not match files.pattern (*.jsonl), as a.json; 1 is a directory, as 2026.jsonl). Correct files.path or files.pattern"
+        "2 does not match files.pattern (*.jsonl), as a.json; 1 is no file, as 2026.jsonl). Correct files.path or files.pattern"
     )
     put(tmp_path / "x.jsonl", ids(1))
     plan = source.plan(None, 10, NOW)
@@ -757,6 +757,62 @@ def test_a_line_s_record_does_not_depend_on_its_neighbours(kind: str, seed: int,
         together |= {item.position: item.error for item in records.rejected}
     for number, line in enumerate(lines):
         assert repr(together[number]) == repr(parse_one(text, line, schema)), (seed, number, line)
+
+
+def test_directories_below_are_read_but_not_those_of_others_nor_in_circles(tmp_path: Path) -> None:
+    root, other = tmp_path / "in", tmp_path / "other"
+    names = ["1", "b/2", "b/c/d/3", "_4", "_x/5", ".x/6", "b/_temporary/0/7", "b/.c/8", "b/_9", "x.tmp/10", "b/._COPYING_"]
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        put(root / name, ids(number), NOW - 50 + number)
+    (other / "y").mkdir(parents=True)
+    put(other / "y" / "11", ids(11))
+    put(root / "_x" / "5", ids(5), NOW - 1)
+    links = {"b/loop": root, "self": root / "self", "up": tmp_path, "again": root / "b", "gone": "none", "away": other}
+    links["hidden"] = root / "_x"
+    for link, target in (links | {"../other/back": root, "../other/round": other}).items():
+        (root / link).symlink_to(target)
+    source = make(root, "json")
+    assert drain(source)[0] == [11, 0, 1, 2, 5]
+    assert drain(make(root, "json", is_deep=False))[0] == [0]
+    assert drain(make(root, "json", pattern="3"))[0] == [2]
+    names = [item.name for split in source.plan(None, 100, NOW).splits for item in split.ranges]  # type: ignore[attr-defined]
+    assert names == ["away/y/11", "1", "b/2", "b/c/d/3", "hidden/5"]
+
+
+WHEN = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("Site", pa.string()), ("n", pa.int32())])
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_directories_names_are_columns_where_the_schema_has_them(tmp_path: Path, kind: str, exact: bool) -> None:
+    """Also over a column of the file; a value of another type is one dead letter for each file."""
+    days = [
+        "day=2026-01-01/site=a%2Fb%20%3D/x=1",
+        "day=2026-01-02/SITE=__HIVE_DEFAULT_PARTITION__",
+        "day=__HIVE_DEFAULT_PARTITION__/site=",
+        "day=2026-13-01/site=c",
+        "day=2026-01-03/site=d",
+    ]
+    for number, name in enumerate(days):
+        (tmp_path / name).mkdir(parents=True)
+        path = tmp_path / name / "a b=c"
+        if kind == "parquet":
+            parquet(path, pa.table({"id": [number, 10 + number], "n": [7, 7], "site": ["no", "no"]}), NOW - 9 + number)
+        else:
+            two = f'{{"id": {number}, "n": 7, "Site": 5}}\n{{"id": {10 + number}, "n": "x"}}\n'
+            put(path, two if kind == "json" else f"ID,n\n{number},7\n{10 + number},x\n", NOW - 9 + number)
+    source = make(tmp_path, kind, WHEN, exact=exact)
+    plan = source.plan(None, 100, NOW)
+    rows, rejected = read(source, plan)
+    found = {row["id"]: (row["day"], row["Site"], row["n"]) for row in rows}
+    given = {0: (date(2026, 1, 1), "a/b =", 7), 1: (date(2026, 1, 2), None, 7), 2: (None, "", 7), 4: (date(2026, 1, 3), "d", 7)}
+    assert {number: values for number, values in found.items() if number < 10} == given
+    (letter,) = [item for item in rejected if item.place == "day=2026-13-01/site=c/a b=c"]
+    assert 'column day: "2026-13-01" is not a value of DATE' in letter.error
+    assert len(rejected) == (1 if kind == "parquet" else 5)
+    again = source.plan(plan.position, 100, NOW)
+    assert (again.splits, again.exhausted) == ((), True)
 
 
 NAMED = pa.schema([("name", pa.string()), ("k", pa.int64())])

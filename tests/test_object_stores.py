@@ -91,6 +91,7 @@ def test_an_object_is_what_was_put_last(root: Root) -> None:
     assert store.list("x") == ["x/1", "x/y/ü %20#.json"]
     assert store.list("nothing") == []
     assert [(item.name, item.size) for item in store.list_folder()] == [("xx", 5)]
+    assert sorted(item.name for item in store.list_folder(is_deep=True)) == ["x/1", "x/y/ü %20#.json", "xx"]
     assert next(iter(store.list_folder())).modified_ns / 1e9 == pytest.approx(time.time(), abs=PATIENCE_SECONDS)
     assert (store.size("xx"), store.size("nothing")) == (5, None)
     assert [store.get_range("xx", *ends) for ends in ((1, 3), (3, 9), (9, 12), (2, 2))] == [b"23", b"45", b"", b""]
@@ -419,11 +420,14 @@ def test_objects_are_read_once_and_whole(s3: S3Server, kind: str, exact: bool) -
     write("b", 0, 1000)
     write("a ä", 1000, 7)
     write("_hidden", 5000, 3)
-    write("below/c", 6000, 3)
+    write("_delta_log/c", 6000, 3)
+    write("below/_temporary/0/c", 6000, 3)
+    write("below/.c", 6000, 3)
+    write("below/deep ü/c", 1007, 3)
     source = source_at(root, kind, exact=exact, delimiter=";")
     with s3.faulty(0.15, seed=7):
         found, position = drain(source, limit=300)
-        assert sorted(found) == [(number, f"n{number}") for number in range(1007)]
+        assert sorted(found) == [(number, f"n{number}") for number in range(1010)]
         assert drain(source, position)[0] == []
         write("0", 2000, 2)
         assert drain(source_at(root, kind, exact=exact, delimiter=";"), position)[0] == [(2000, "n2000"), (2001, "n2001")]

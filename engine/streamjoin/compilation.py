@@ -174,7 +174,8 @@ def _source(source: Source) -> SourceModel:
         return source.delta.model_copy(update={"path": place(source.delta.path)})
     assert source.files is not None, "a valid manifest has one source"
     directory, pattern = source.files.names
-    return source.files.model_copy(update={"path": place(directory), "pattern": pattern})
+    is_deep = source.files.recursive and directory == source.files.path
+    return source.files.model_copy(update={"path": place(directory), "pattern": pattern, "recursive": is_deep})
 
 
 def _sink(sink: Sink) -> SinkModel:

@@ -50,10 +50,10 @@ def make_source(
     """
     declared = arrow_schema(schema)
     if isinstance(source, sources.FilesSource):
-        path, pattern = place(source.path), source.pattern
+        path, pattern, is_deep = place(source.path), source.pattern, source.recursive
         if pattern == "*" and not is_url(path) and os.path.isfile(path):
             path, name = os.path.split(path)
-            path, pattern = path or ".", glob.escape(name)
+            path, pattern, is_deep = path or ".", glob.escape(name), False
         config = FilesSourceConfig(
             path=path,
             format=source.format,
@@ -64,6 +64,7 @@ def make_source(
             settle_seconds=math.inf if source.settle == "never" else source.settle.micros / SECOND,
             encoding=source.encoding,
             on_replaced=source.on_replaced,
+            is_deep=is_deep,
         )
         return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
     if isinstance(source, sources.KafkaSource):

@@ -18,6 +18,7 @@ renaming, is a new one; so is a copy that stays beside the file it was made of, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import math
 import re
@@ -29,6 +30,7 @@ import pyarrow as pa
 from streamjoin.io.base import Position, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files_plan import MOST_INODES, FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FilesReader, FilesSourceConfig, printable
+from streamjoin.io.folder import is_hidden
 from streamjoin.io.identity import Entry, Known, decode, inode_of, is_read
 from streamjoin.io.lines import is_still
 from streamjoin.io.seen import SeenFiles, SeenStore, referenced
@@ -156,9 +158,9 @@ class FilesSource:
         settled, delta = seen.settled, seen.delta
         folder = self._reader.folder
         owners: dict[int, list[str]] | None = None
-        for entry in folder.scan():
+        for entry in folder.scan(is_deep=self.config.is_deep):
             name = entry.name
-            if name[0] in "._" or not self._matches(name):
+            if is_hidden(name) or not self._matches(name):
                 listing.pass_over(self._why_not(name), name)
                 continue
             listing.names.append(name)
@@ -179,12 +181,17 @@ class FilesSource:
                     continue
             try:
                 if not entry.is_file():
-                    listing.pass_over("is a directory", name)
+                    listing.pass_over("is no file", name)
                     continue
                 listing.files += 1
                 status = folder.status(entry)
-            except FileNotFoundError:
-                continue
+            except OSError as error:
+                if isinstance(error, FileNotFoundError):
+                    continue
+                if error.errno == errno.ELOOP:
+                    listing.pass_over("is a link that leads to itself", name)
+                    continue
+                raise
             file = Listed(status.modified_ns, name, status.size, consumed, status.inode, status.tag)
             listing.suspicious |= self._follows and file.known.inode not in (0, file.inode)
             if self._may_have_changed(file):
@@ -193,7 +200,7 @@ class FilesSource:
 
     def _why_not(self, name: str) -> str:
         """Why a name is not one of a file to read."""
-        if name[0] in "._":
+        if is_hidden(name):
             return "begins with . or _"
         if self.config.pattern == "*":
             return "looks like that of a file that is still written"
@@ -237,7 +244,8 @@ class FilesSource:
         The directory is listed once more: while it was listed, a file may have got a name that had been passed already.
         """
         folder, owners = self._reader.folder, self._owners(seen)
-        inodes = {entry.name: entry.inode() for entry in folder.scan() if entry.name[0] not in "._" and self._matches(entry.name)}
+        scanned = folder.scan(is_deep=self.config.is_deep)
+        inodes = {entry.name: entry.inode() for entry in scanned if not is_hidden(entry.name) and self._matches(entry.name)}
         moved: dict[str, Entry] = {}
         left: dict[str, Entry] = {}
         for name, inode in inodes.items():
@@ -288,8 +296,14 @@ def _by_inode(entries: Mapping[str, Entry]) -> dict[int, list[str]]:
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    return _is_whole if pattern == "*" else re.compile(fnmatch.translate(pattern)).match
+    """Of paths: without a pattern, all their names count."""
+    if pattern == "*":
+        return _is_whole
+    match = re.compile(fnmatch.translate(pattern)).match
+    return lambda path: match(path.rpartition("/")[2])
 
 
-def _is_whole(name: str) -> bool:
-    return not name.endswith(TEMPORARY_ENDINGS) and ".tmp." not in name and "_temporary" not in name
+def _is_whole(path: str) -> bool:
+    if "/" in path:
+        return all(map(_is_whole, path.split("/")))
+    return not path.endswith(TEMPORARY_ENDINGS) and ".tmp." not in path and "_temporary" not in path

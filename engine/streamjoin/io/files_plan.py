@@ -172,7 +172,11 @@ class FilesPlan:
                 continue
             pieces = len(self._pieces)
             try:
-                if self._config.format == "parquet":
+                if (bad := self._reader.misfit(file.name)) and self._is_new(file):
+                    entry = self._refuse(file, bad)
+                elif bad:
+                    continue
+                elif self._config.format == "parquet":
                     self._footers.ahead(files, index)
                     entry = self._take_parquet(file)
                 else:
@@ -187,6 +191,14 @@ class FilesPlan:
                 taken += len(self._pieces) > pieces
                 if file.entry:
                     self.growing.append(file.name)
+
+    def _is_new(self, file: Listed) -> bool:
+        return file.known.stamp != file.status.stamp
+
+    def _refuse(self, file: Listed, reason: str) -> Entry:
+        """One dead letter for all that is left of a file. It is looked at again when it is another one."""
+        self._add(FileRange(file.name, 0, 0, 1, file.size, bad=reason), 0, file.modified_ns)
+        return Known(file.size, "", file.status.stamp).encode()
 
     @property
     def arrivals(self) -> Arrivals | None:

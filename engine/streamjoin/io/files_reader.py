@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,7 @@ from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.identity import Known, Status
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Framing, first_line, gone, is_still, read_range
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
-from streamjoin.io.values import from_arrow, readable, row_text, sql_name
+from streamjoin.io.values import from_arrow, from_text, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
 
 READ_ROWS = 1 << 16
@@ -31,13 +33,16 @@ READ_ROWS = 1 << 16
 READ_BYTES = 64 << 20
 """About so many bytes of a Parquet file are decoded at once, and gathered, where that is fewer rows: Arrow's strings end at 2 GiB."""
 
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's value of a column in the name of a directory where it is null."""
+
 
 @dataclass(frozen=True)
 class FilesSourceConfig:
     """A files source as the manifest describes it."""
 
     path: str
-    """A place, as ``location`` writes it; directories below it are not read."""
+    """A place, as ``location`` writes it."""
     format: str
     """parquet, json or csv."""
     max_files_per_epoch: int = 1000
@@ -50,6 +55,8 @@ class FilesSourceConfig:
     """Of text, as Python's codec names itself."""
     on_replaced: str = "read"
     """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
+    is_deep: bool = True
+    """Whether directories below are read, too; the columns that their names give (``column=value``) are then those of the file."""
 
     @property
     def framing(self) -> Framing:
@@ -127,7 +134,7 @@ class FilesReader:
     def _records(self, split: FilesSplit) -> Iterator[Records]:
         parquet = self.config.format == "parquet"
         read = self._parquet if parquet else self._text
-        formats: dict[bytes, TextFormat] = {}
+        formats: dict[Any, TextFormat] = {}
         before = 0
         parts = [(part.name, 0, part.size) if parquet or part.is_decoded else (part.name, part.start, part.end) for part in split.ranges]
         for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
@@ -152,15 +159,18 @@ class FilesReader:
         empty = pa.RecordBatch.from_pylist([], schema=self.schema)
         return Records(empty, rejected=[Rejected(position, "", f"the file cannot be read: {error}", printable(part.name))], first=position)
 
-    def _text(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+    def _text(self, folder: Folder, part: FileRange, formats: dict[Any, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         framing, counted = self.config.framing, 0
+        given = self.given(part.name)
+        schema = _without(self.schema, given)
         with contextlib.closing(self._as_text(self._opened(folder, part), part, folder)) as file:
             is_planned = part.is_decoded or not isinstance(file, DecodedFile)
             for block in read_range(file, part.start, part.end if is_planned else None, framing):
                 count = block.count(framing.space)
                 # Where there are no records, there need be no header either: what writes it may have stopped before.
-                text = self._format(file, formats) if count else None
-                yield count, [] if text is None else parse_block(text, block.text, self.schema, printable(part.name), block.offset, count)
+                text = self._format(file, schema, formats) if count else None
+                found = [] if text is None else parse_block(text, block.text, schema, printable(part.name), block.offset, count)
+                yield count, [replace(records, batch=self._completed(records.batch, given)) for records in found] if given else found
                 counted += count
             if isinstance(file, DecodedFile) and not is_planned and file.damage:
                 error = f"{file.damage}; {counted} records before that are read. Write the file anew under another name"
@@ -193,27 +203,64 @@ class FilesReader:
     def _renamed(self, known: Known | None) -> Iterator[str]:
         """The names of a file's inode."""
         if known is not None and known.inode:
-            yield from [entry.name for entry in self.folder.scan() if entry.inode() == known.inode]
+            yield from [entry.name for entry in self.folder.scan(is_deep=self.config.is_deep) if entry.inode() == known.inode]
 
-    def _format(self, file: Opened, formats: dict[bytes, TextFormat]) -> TextFormat:
-        """How the file is written, which for CSV its first line says."""
+    def _format(self, file: Opened, schema: pa.Schema, formats: dict[Any, TextFormat]) -> TextFormat:
+        """How the file is written, which for CSV its first line says. ``schema``: of the columns that are in it."""
         line, framing = b"", self.config.framing
         if framing.has_header:
             try:
                 line = first_line(file, framing).rstrip(b"\r\n")
             except FileNotFoundError:
                 raise gone(file.path) from None
-        if line not in formats:
+        key = (line, *schema.names)
+        if key not in formats:
             if self.config.format == "json":
-                formats[line] = JsonFormat(self.schema)
+                formats[key] = JsonFormat(schema)
             else:
                 header = None
                 if framing.has_header:
                     header = _names_in(line.decode(errors="replace"), framing.delimiter)
-                formats[line] = CsvFormat(self.schema, self.config.delimiter, header, file.path)
-        return formats[line]
+                formats[key] = CsvFormat(schema, self.config.delimiter, header, file.path)
+        return formats[key]
 
-    def _parquet(self, folder: Folder, part: FileRange, formats: dict[bytes, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
+    def given(self, name: str) -> dict[str, pa.Scalar]:
+        """The values of declared columns that the names of a file's directories give. Raises SourceError for one of another type."""
+        values: dict[str, pa.Scalar] = {}
+        for column, text in self.directories(name).items():
+            kind, problems = self.schema.field(column).type, dict[int, str]()
+            value = from_text(pa.array([text], pa.string()), kind, column, problems)
+            if problems:
+                remedy = "declare the column with a type that holds it, or rename the directory"
+                raise SourceError(f"its directory's name is no value: {problems[0]}; {remedy}")
+            values[column] = value[0]
+        return values
+
+    def misfit(self, name: str) -> str:
+        """Why the names of a file's directories cannot be values of the columns that they name; empty: they can."""
+        try:
+            self.given(name)
+        except SourceError as error:
+            return str(error)
+        return ""
+
+    def directories(self, name: str) -> dict[str, str | None]:
+        """Declared columns and their values as text, as Hive writes them into the names of directories."""
+        path, _, _ = name.rpartition("/")
+        if "=" not in path or not self.config.is_deep:
+            return {}
+        declared = {name.casefold(): name for name in self.schema.names}
+        pairs = [directory.partition("=")[::2] for directory in path.split("/") if "=" in directory]
+        known = [(declared.get(unquote(key).casefold()), value) for key, value in pairs]
+        return {column: None if value == NULL_FOLDER else unquote(value) for column, value in known if column is not None}
+
+    def _completed(self, batch: pa.RecordBatch, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+        columns = [
+            pa.repeat(given[item.name], batch.num_rows) if item.name in given else batch.column(item.name) for item in self.schema
+        ]
+        return pa.record_batch(columns, schema=self.schema)
+
+    def _parquet(self, folder: Folder, part: FileRange, formats: dict[Any, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         path = folder.path(part.name)
         try:
             opened = folder.parquet(part.name, part.size, planning=False)
@@ -266,8 +313,8 @@ class FilesReader:
         return self._opened(self.folder, part)
 
     def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
-        """The values of a declared column that a file need not have (:meth:`columns` gave None for it)."""
-        raise NotImplementedError
+        """The values of a declared column that is not read from the file (:meth:`columns` gave None for it)."""
+        return pa.repeat(self.given(part.name)[column.name], rows)
 
     def columns(self, name: str, found: pa.Schema) -> list[str | None]:
         """A file's names for the declared columns. Raises SourceError where it lacks one, or has another type."""
@@ -275,7 +322,11 @@ class FilesReader:
         for item in found:
             by_name.setdefault(item.name.casefold(), []).append(item)
         names: list[str | None] = []
+        given = self.directories(name)
         for declared in self.schema:
+            if declared.name in given:
+                names.append(None)
+                continue
             matches = by_name.get(declared.name.casefold(), [])
             exact = [item for item in matches if item.name == declared.name]
             if len(exact) == 1:
@@ -299,6 +350,12 @@ class FilesReader:
                 )
             names.append(matches[0].name)
         return names
+
+
+def _without(schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.Schema:
+    """The columns that are read from a file itself: one at least, or its records would have nothing."""
+    left = [item for item in schema if item.name not in given]
+    return pa.schema(left or [schema.field(0)]) if given else schema
 
 
 def _names_in(header: str, delimiter: str) -> list[str]:

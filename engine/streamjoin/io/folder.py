@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SourceError
 from streamjoin.io.identity import Status
-from streamjoin.location import is_url
+from streamjoin.location import is_url, within
 from streamjoin.state.storage import Listed, Missing, ObjectStorage
 
 WHOLE_BYTES = 4 << 20
@@ -40,7 +40,8 @@ class Entry(Protocol):
     @property
     def name(self) -> str: ...
 
-    def is_file(self) -> bool: ...
+    def is_file(self) -> bool:
+        """Raises OSError where a link leads to itself."""
 
     def inode(self) -> int:
         """0: there is none."""
@@ -65,13 +66,16 @@ class Opened(Protocol):
 
 
 class Folder(Protocol):
-    """The directory. Names are those of files directly in it."""
+    """The directory. Names are paths below it, with slashes."""
 
     grows: bool
     """Whether a file that is there may still be written to."""
 
-    def scan(self) -> Iterable[Entry]:
-        """Raises SourceError where the directory cannot be listed."""
+    def scan(self, *, is_deep: bool) -> Iterable[Entry]:
+        """What is in the directory, and with ``is_deep`` in directories below it, those left out whose names begin with _ or a dot.
+
+        Raises SourceError where a directory cannot be listed.
+        """
 
     def path(self, name: str) -> str:
         """How messages call a file."""
@@ -90,6 +94,11 @@ class Folder(Protocol):
         ahead of their turn."""
 
 
+def is_hidden(name: str) -> bool:
+    """Whether the name, or that of a directory on the way, begins with _ or a dot: markers, and what others are not done with."""
+    return name[0] in "._" or "/_" in name or "/." in name
+
+
 def folder_at(where: str) -> Folder:
     """``where``: a place, as ``location`` writes it."""
     return StoreFolder(where) if is_url(where) else LocalFolder(where)
@@ -103,16 +112,46 @@ class LocalFolder:
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def scan(self) -> Iterable[Entry]:
+    def scan(self, *, is_deep: bool) -> Iterable[Entry]:
         path = self._root
         try:
-            yield from os.scandir(path)
+            entries = os.scandir(path)
         except FileNotFoundError:
             raise SourceError(f"files.path: {path} does not exist; create the directory, or correct the path") from None
         except NotADirectoryError:
             raise SourceError(f"files.path: {path} is a file; give its directory, and its name as files.pattern") from None
         except PermissionError as error:
             raise SourceError(f"files.path: {path} cannot be read ({error.strerror}); grant the engine's user access to it") from None
+        with entries:
+            for entry in entries:
+                if is_deep and _is_read(entry):
+                    yield from self._below(entry, "", ())
+                else:
+                    yield entry
+
+    def _below(self, directory: os.DirEntry[str], prefix: str, links: tuple[str, ...]) -> Iterator[Entry]:
+        """What is in a directory. ``links``: where the links lead that it was reached by."""
+        prefix += directory.name + "/"
+        if directory.is_symlink():
+            # A directory is read where it is. By a link into what is being read it would be read twice, or for ever.
+            target, root = os.path.realpath(directory.path), os.path.realpath(self._root)
+            is_read = within(target, root) and not is_hidden(os.path.relpath(target, root))
+            if is_read or within(root, target) or any(within(target, link) or within(link, target) for link in links):
+                return
+            links += (target,)
+        try:
+            entries = os.scandir(directory.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return  # removed since
+        except PermissionError as error:
+            where = f"files.path: {directory.path} cannot be read ({error.strerror})"
+            raise SourceError(f"{where}; grant the engine's user access to it, or move it away") from None
+        with entries:
+            for entry in entries:
+                if _is_read(entry):
+                    yield from self._below(entry, prefix, links)
+                else:
+                    yield _Below(prefix + entry.name, entry)
 
     def path(self, name: str) -> str:
         return os.path.join(self._root, name)
@@ -128,6 +167,24 @@ class LocalFolder:
 
     def ahead(self, parts: Sequence[tuple[str, int, int]]) -> Iterator[Folder]:
         return itertools.repeat(self, len(parts))
+
+
+def _is_read(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a directory whose files are read."""
+    try:
+        return entry.name[0] not in "._" and entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+class _Below:
+    """A file in a directory below."""
+
+    __slots__ = ("inode", "is_file", "name", "stat")
+
+    def __init__(self, name: str, entry: os.DirEntry[str]) -> None:
+        self.name = name
+        self.is_file, self.inode, self.stat = entry.is_file, entry.inode, entry.stat
 
 
 class _LocalFile:
@@ -167,8 +224,8 @@ class StoreFolder:
     def _storage(self) -> ObjectStorage:
         return ObjectStorage(self._root)
 
-    def scan(self) -> Iterable[Entry]:
-        return map(_StoreEntry, self._storage.list_folder())
+    def scan(self, *, is_deep: bool) -> Iterable[Entry]:
+        return map(_StoreEntry, self._storage.list_folder(is_deep=is_deep))
 
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -197,7 +197,7 @@ class TableSource:
                 name, kind = missing[0].name, sql_name(missing[0].type)
                 remedy = f"correct the schema; the table has {', '.join(self._log.columns())}"
                 raise SourceError(f"{self._where}: the table has no column {name}, which the schema declares as {kind}; {remedy}")
-            config = FilesSourceConfig(self._log.root, "parquet", self._max_files)
+            config = FilesSourceConfig(self._log.root, "parquet", self._max_files, is_deep=False)
             ids = {item.name: columns[item.name.casefold()] for item in self._schema}
             reader = TableReader(config, self._schema, True, ids)
             self._known = reader, Footers(reader.folder)

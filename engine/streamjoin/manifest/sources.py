@@ -32,17 +32,19 @@ def split_path(path: str) -> tuple[str, str | None]:
 
 
 class FilesSource(Part):
-    """The files of one directory, and those that appear there later. json and csv files are followed while they grow."""
+    """The files of a directory and those below it, and those that appear there later. json and csv files are followed while they grow."""
 
     path: Location
-    """The directory, as a local path or a URL (file, s3, gs, abfss, az); directories below it are not read. Or the names of files in it,
-    with * or ? in place of pattern, such as logs/app-*.jsonl; or one local file."""
+    """The directory, as a local path or a URL (file, s3, gs, abfss, az). Or the names of files directly in it, with * or ? in place of
+    pattern, such as logs/app-*.jsonl; or one local file."""
     format: Literal["parquet", "json", "csv"]
     """How the files are written: parquet, json (one object per line) or csv."""
     max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one epoch may take from."""
     pattern: Name = "*"
-    """Which file names to read, with *, ? and [...]; names that begin with _ or . are never read."""
+    """Which file names to read, with *, ? and [...]; names that begin with _ or ., of files and of directories, are never read."""
+    recursive: bool = True
+    """Whether directories below it are read, too. Their names may give columns, as Hive writes them: day=2026-01-01."""
     header: bool = True
     """csv: whether a file's first line names its columns. If not, the columns are in the schema's order."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","

@@ -217,10 +217,12 @@ class ObjectStorage:
         except Missing:
             return []
 
-    def list_folder(self) -> Iterator[Listed]:
-        """The objects directly in the storage's own folder, those in folders below it left out."""
+    def list_folder(self, *, is_deep: bool = False) -> Iterator[Listed]:
+        """The objects directly in the storage's own folder, and, with ``is_deep``, those in folders below it."""
 
         def once() -> Sequence[Any]:
+            if is_deep:
+                return [item for page in obstore.list(self._store) for item in page]
             return obstore.list_with_delimiter(self._store)["objects"]
 
         for item in self._attempts("list", "", once):

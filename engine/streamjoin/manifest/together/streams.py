@@ -161,7 +161,7 @@ def _files_source(field: str, files: sources.FilesSource) -> Check:
         yield Problem(f"{field}.pattern", files.pattern, f"is given by path too, as {files.names[1]}; remove one of them")
     if "delimiter" in files.model_fields_set and files.delimiter in '"\n\r':
         yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
-    uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv")}
+    uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv"), "encoding": ("json", "csv")}
     for name, formats in uses.items():
         # Kubernetes fills in defaults, so only what differs from them was meant.
         if files.format not in formats and getattr(files, name) != type(files).model_fields[name].default:
