@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -195,10 +196,14 @@ def test_a_parquet_file_is_left_until_its_footer_is_there(tmp_path: Path) -> Non
     plan = source.plan(None, 100, NOW + 1)
     assert (plan.splits, plan.exhausted, plan.warnings) == ((), False, ())
     late = source.plan(plan.position, 100, NOW + 60)
-    assert late.exhausted
-    assert "x.parquet: is not a complete Parquet file" in late.warnings[0]
+    assert "x.parquet: is a dead letter: it is not a complete Parquet file" in late.warnings[0]
+    ((_, (letter,)), position) = read(source, late), late.position
+    assert (letter.place, letter.raw) == ("x.parquet", "")
+    assert "the file cannot be read: it is not a complete Parquet file" in letter.error
+    again = source.plan(position, 100, NOW + 60)
+    assert (again.splits, again.warnings, again.exhausted) == ((), (), True)
     put(path, whole, at=NOW + 60)
-    assert drain(source, late.position, now=NOW + 61)[0] == [1, 2]
+    assert drain(source, position, now=NOW + 61)[0] == [1, 2]
 
 
 def test_a_huge_parquet_file_is_cut_at_row_groups_so_that_an_epoch_keeps_to_its_limit(tmp_path: Path) -> None:
@@ -570,7 +575,7 @@ def test_a_time_of_any_year_is_read_as_it_is_written(micros: int, kind: str) -> 
     line = bytes(json_lines(written)).strip()
     text: TextFormat = JsonFormat(schema)
     if kind == "csv":
-        text, line = CsvFormat(schema, ",", None, "x"), ",".join(json.loads(line).values()).encode()
+        text, line = CsvFormat(schema, ",", None), ",".join(json.loads(line).values()).encode()
     (records,) = parse_block(text, line, schema, "x", 0)
     assert records.rejected == []
     assert records.batch == written
@@ -607,7 +612,7 @@ def test_a_decimal_is_what_is_written_or_is_rejected(scale: int, kind: str) -> N
         at = generator.randint(1, len(digits))
         number = str(int(digits[:at])) + ("." + digits[at:] if digits[at:] else "")
         numbers.append(number + (f"e{generator.randint(-45, 45)}" if generator.random() < 0.3 else ""))
-    text: TextFormat = CsvFormat(schema, ",", None, "x") if kind == "csv" else JsonFormat(schema)
+    text: TextFormat = CsvFormat(schema, ",", None) if kind == "csv" else JsonFormat(schema)
     form = {"json": '{{"m": {}}}', "json text": '{{"\\u006d": "{}"}}', "csv": "{}"}[kind]
     found: dict[int, object] = {}
     for records in parse_block(text, "\n".join(map(form.format, numbers)).encode(), schema, "x", 0):
@@ -672,7 +677,7 @@ def test_a_rejected_record_keeps_its_text_and_place() -> None:
     ],
 )
 def test_csv_values_arrive_exactly_or_are_rejected(line: bytes, expected: object) -> None:
-    found = parse_one(CsvFormat(ALL, ",", None, "x.csv"), line, ALL)
+    found = parse_one(CsvFormat(ALL, ",", None), line, ALL)
     if isinstance(expected, str):
         assert isinstance(found, str)
         assert expected in found
@@ -691,9 +696,10 @@ def test_csv_columns_are_found_by_the_header_of_each_file(tmp_path: Path) -> Non
     assert not rejected
     assert rows == [{"id": 1, "name": "a"}, {"id": 2, "name": "'b"}, {"id": 3, "name": "c"}]
     put(tmp_path / "d.csv", "key;name\n1;a\n")
-    plan = source.plan(None, 100, NOW)
-    with pytest.raises(SourceError, match=r"d\.csv: its header has no column named id; it names key, name"):
-        read(source, plan)
+    again, (letter,) = read(source, source.plan(None, 100, NOW))
+    assert again == rows
+    assert letter.place == "d.csv"
+    assert "its header has no column named id; it names key, name" in letter.error
 
 
 @pytest.mark.parametrize("content", ["", "\n", "\r\n", "\n\n\n", "\ufeff", "\ufeff\n", " ", "id"])
@@ -708,8 +714,12 @@ def test_a_csv_file_without_records_needs_no_header(tmp_path: Path, content: str
 def test_a_csv_file_whose_first_line_is_blank_but_has_records_is_named(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "\nid\n1\n", NOW - 9)
     source = make(tmp_path, "csv", ID, exact=True)
-    with pytest.raises(SourceError, match=r"a\.csv: its header has no column named id; it names none"):
-        read(source, source.plan(None, 100, NOW))
+    plan = source.plan(None, 100, NOW)
+    rows, (letter,) = read(source, plan)
+    assert rows == []
+    assert "its header has no column named id; it names none" in letter.error
+    put(tmp_path / "a.csv", "id\n1\n", NOW - 500)
+    assert drain(source, plan.position)[0] == [1]
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
@@ -739,7 +749,7 @@ def test_a_line_s_record_does_not_depend_on_its_neighbours(kind: str, seed: int,
             body = ", ".join(f'"{name}": {value}' for name, value in chosen.items() if generator.random() < 0.9)
             lines.append(("{" + body + "}" + ("}" if generator.random() < 0.001 else "")).encode())
     else:
-        text = CsvFormat(schema, ",", None, "x")
+        text = CsvFormat(schema, ",", None)
         plain = {name: [v.strip('"').replace("null", "") for v in values if "\\n" not in v] for name, values in pool.items()}
         for _ in range(400):
             chosen = {name: values[0] if generator.random() < 0.995 else generator.choice(values) for name, values in plain.items()}
@@ -950,17 +960,57 @@ def test_a_parquet_value_that_does_not_fit_is_a_rejected_record(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"x": [1]}, r"x\.parquet: column id: is missing \(the schema declares it as BIGINT\); the file has x"),
-        ({"id": ["a"]}, r"x\.parquet: column id: is string, which cannot be read as BIGINT"),
-        ({"id": [1.5]}, r"x\.parquet: column id: is double, which cannot be read as BIGINT"),
-        ({"id": [[1]]}, r"x\.parquet: column id: is list.*, which cannot be read as BIGINT"),
-        ({"ID": [1], "Id": [2]}, r"x\.parquet: column id: is there 2 times"),
+        ({"x": [1]}, r"column id: is missing; the file has x"),
+        ({"id": ["a"]}, r"column id: is string, which cannot be read as BIGINT"),
+        ({"id": [1.5]}, r"column id: is double, which cannot be read as BIGINT"),
+        ({"id": [[1]]}, r"column id: is list.*, which cannot be read as BIGINT"),
+        ({"ID": [1], "Id": [2]}, r"column id: is there 2 times"),
     ],
 )
-def test_a_parquet_file_of_another_schema_is_a_configuration_error(tmp_path: Path, table: dict[str, list[Any]], message: str) -> None:
+def test_a_parquet_file_of_another_schema_is_a_dead_letter(tmp_path: Path, table: dict[str, list[Any]], message: str) -> None:
     parquet(tmp_path / "x.parquet", pa.table(table))
-    with pytest.raises(SourceError, match=message):
-        make(tmp_path, "parquet").plan(None, 100, NOW)
+    parquet(tmp_path / "y.parquet", pa.table({"id": [1]}), NOW - 9)
+    source = make(tmp_path, "parquet")
+    plan = source.plan(None, 100, NOW)
+    rows, (letter,) = read(source, plan)
+    assert rows == [{"id": 1}]
+    assert letter.place == "x.parquet"
+    assert re.search(message, letter.error)
+    assert source.plan(plan.position, 100, NOW).splits == ()
+
+
+def test_a_column_that_a_parquet_file_lacks_is_null_and_told_of(tmp_path: Path) -> None:
+    parquet(tmp_path / "x.parquet", pa.table({"k": [1], "other": [2]}))
+    source = make(tmp_path, "parquet", NAMED)
+    plan = source.plan(None, 100, NOW)
+    assert read(source, plan) == ([{"name": None, "k": 1}], [])
+    assert plan.warnings == ("x.parquet: has no column name; it is null in its records",)
+
+
+@pytest.mark.parametrize("group", range(4))
+@pytest.mark.parametrize("rows_at_once", [10, 1 << 16])
+def test_of_a_damaged_parquet_file_all_other_row_groups_are_read(
+    tmp_path: Path, group: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_reader, "READ_ROWS", rows_at_once)
+    path = tmp_path / "x.parquet"
+    parquet(path, pa.table({"id": range(400)}), row_group_size=100, use_dictionary=False, write_page_checksum=True)
+    column = pq.ParquetFile(path).metadata.row_group(group).column(0)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
+    put(path, bytes(data))
+    source = make(tmp_path, "parquet", exact=True)
+    rows, (letter,) = read_uneven(source, source.plan(None, 1000, NOW))
+    assert [row["id"] for row in rows] == [number for number in range(400) if number // 100 != group]
+    assert letter.place == "x.parquet"
+    assert letter.position == 100 * group
+    assert f"rows {100 * group} to {100 * group + 99} are damaged" in letter.error
+
+
+def read_uneven(source: FilesSource, plan: SourcePlan) -> tuple[list[dict[str, Any]], list[Rejected]]:
+    """As ``read``, where a dead letter stands for many records."""
+    found = [records for split in plan.splits for records in source.reader.read(split)]
+    return [row for records in found for row in records.batch.to_pylist()], [item for records in found for item in records.rejected]
 
 
 def test_what_a_plan_takes_is_about_its_limit_also_without_counting(tmp_path: Path) -> None:

@@ -105,3 +105,17 @@ def test_a_warning_that_an_epoch_has_told_is_not_repeated_when_the_run_ends(tmp_
     Path("data/quotes/a.json").write_text(QUOTE)
     code, said = run()
     assert (code, said.count("is not a complete Parquet file")) == (0, 1), said
+
+
+@pytest.mark.parametrize("what", ["record", "file"])
+def test_a_stream_may_end_the_run_at_what_is_bad(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path, monkeypatch)
+    Path("near.yaml").write_text(re.sub(r"- name: (trades|quotes)\n", "- onBad: fail\n      name: \\1\n", MANIFEST))
+    Path("data/quotes/a.json").write_text(QUOTE + ("no JSON\n" if what == "record" else ""))
+    if what == "file":
+        Path("data/trades/a.parquet").write_bytes(b"PAR1")
+    code, said = run()
+    where = "stream quotes: a.json byte" if what == "record" else "stream trades: a.parquet: the file cannot be read: it is not a complete"
+    assert code == 3, said
+    assert where in said
+    assert "mend or remove it, or let onBad of the stream be deadLetter" in said

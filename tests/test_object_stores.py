@@ -550,7 +550,7 @@ def test_an_object_that_is_gone_or_not_what_it_says_is_named(s3: S3Server) -> No
     store = ObjectStorage(str(root / "in"))
     store.put("x.parquet", b"this is not Parquet at all")
     plan = source_at(root, "parquet").plan(None, 100, 0.0)
-    assert "x.parquet: is not a complete Parquet file" in plan.warnings[0]
+    assert "x.parquet: is a dead letter: it is not a complete Parquet file" in plan.warnings[0]
     store.put("x.json", b'{"id": 1}\n')
     source = source_at(root, "json", pattern="*.json")
     plan = source.plan(None, 100, 0.0)

@@ -147,6 +147,7 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         expected_rate=stream.expected_rate,
         source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
         punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
+        fails_on_bad=stream.on_bad == "fail",
     )
 
 

@@ -1,7 +1,6 @@
 """The engine's input: a manifest, completely parsed, with all names resolved and all defaults filled in.
 
-Always holds: a :class:`Job` is frozen and picklable, and nothing in it needs the manifest's text again. Paths are plain
-local ones, durations microseconds, SQL typed expressions, names in the case in which schemas declare them.
+Always holds: a :class:`Job` is frozen and picklable, and needs no text of the manifest. Paths are local, durations microseconds.
 """
 
 from __future__ import annotations
@@ -100,6 +99,7 @@ class StreamJob:
     """Which records are punctuations, and their identifiers; None: none."""
     derived_time: DerivedTime | None = None
     """How the event time is made of columns, where none has it."""
+    fails_on_bad: bool = False
 
     def carrying(self, columns: Collection[str]) -> StreamJob:
         """The same where held tuples carry these columns too."""

@@ -61,7 +61,7 @@ def _of_files(sink: FilesSink, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     is_there = is_url(sink.path) or os.path.isdir(sink.path)
     entries = sorted(folder.scan(is_deep=False), key=lambda entry: entry.name) if is_there else []
     parts = [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file() and entry.name.endswith(ending)]
-    reader = FilesReader(FilesSourceConfig(path=sink.path, format=sink.format, is_deep=False), schema, exact=False)
+    reader = FilesReader(FilesSourceConfig(path=sink.path, format=sink.format, fills=False, is_deep=False), schema, exact=False)
 
     def read() -> Iterator[pa.RecordBatch]:
         for name, size in parts:

@@ -226,7 +226,10 @@ def make_config(
     return Config(
         query=query,
         streams=tuple(
-            Stream(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation, each.derived_time)
+            Stream(
+                *(each.name, each.schema, each.payload, each.where, each.event_time, each.punctuation, each.derived_time),
+                fails_on_bad=each.fails_on_bad,
+            )
             for each in job.streams
         ),
         joins=tuple(

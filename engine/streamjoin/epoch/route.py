@@ -28,7 +28,7 @@ from streamjoin.epoch.event_times import DERIVED
 from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, draws_of, final_name, numbers_of, units_of
 from streamjoin.io.arrivals import Arrivals, Stamps
-from streamjoin.io.base import Records, Rejected, Split
+from streamjoin.io.base import Records, Rejected, SourceError, Split
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel.keys import encode_keys
@@ -73,6 +73,8 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         _require_room(spec, split, report)
         found = prepare(spec, worker, which, index, records, split.first_record, report, late_letters=dead_letters.most_late - report.late)
         letters = records.rejected + found.letters
+        if report.rejected and taken.stream.fails_on_bad:
+            raise _bad(taken.stream.name, split, letters[0])
         report.rejection = report.rejection or next((letter.error for letter in letters if not letter.is_late), "")
         dead.write(split, letters)
         for place, tuples in found.unmatchable.items():
@@ -124,6 +126,12 @@ def without_oversized(records: Records, most_bytes: int, report: RouteReport) ->
 def _all_rejected(records: Records, reason: str) -> Records:
     chosen = np.ones(records.batch.num_rows, dtype=bool)
     return Records(records.batch[:0], records.offsets()[:0], records.rejected + _letters(records.batch, records.offsets(), chosen, reason))
+
+
+def _bad(stream: str, split: Split, letter: Rejected) -> SourceError:
+    where = letter.place or f"{split.name}, record {letter.position}"
+    remedy = "mend or remove it, or let onBad of the stream be deadLetter"
+    return SourceError(f"stream {stream}: {where}: {letter.error}; {remedy}")
 
 
 def _require_room(spec: EpochSpec, split: Split, report: RouteReport) -> None:

@@ -46,6 +46,7 @@ class Stream:
     """Which records are punctuations, and their identifiers."""
     derived_time: DerivedTime | None = None
     """How the event time is made of columns, where none has it."""
+    fails_on_bad: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ class SourceError(ValueError):
     """A source that cannot be read as it is configured. The text names what is wrong, where, and the remedy."""
 
 
+class BadFile(SourceError):  # noqa: N818
+    """A file that is damaged, or does not fit the schema: a dead letter, and others are read."""
+
+
 class SinkError(RuntimeError):
     """A sink that cannot keep its promise, such as a committed file that is gone."""
 

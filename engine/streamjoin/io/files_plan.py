@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.io.arrivals import Arrivals
-from streamjoin.io.base import SourceError
+from streamjoin.io.base import BadFile, SourceError
 from streamjoin.io.decoding import ENDINGS, UTF_8, DecodedFile, decoded
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened
-from streamjoin.io.identity import EDGE_BYTES, Entry, Known, Progress, Status, decode, short_hash
+from streamjoin.io.identity import EDGE_BYTES, REFUSED, Entry, Known, Progress, Status, decode, short_hash
 from streamjoin.io.lines import Cut, LineFile, Piece, content_hash
 from streamjoin.state.storage import StorageError
 
@@ -172,17 +172,15 @@ class FilesPlan:
                 continue
             pieces = len(self._pieces)
             try:
-                if (bad := self._reader.misfit(file.name)) and self._is_new(file):
-                    entry = self._refuse(file, bad)
-                elif bad:
-                    continue
-                elif self._config.format == "parquet":
+                if self._config.format == "parquet":
                     self._footers.ahead(files, index)
                     entry = self._take_parquet(file)
                 else:
                     entry = self._take_text(file)
             except FileNotFoundError:
                 continue
+            except BadFile as error:
+                entry = self._refuse(file, str(error))
             except PermissionError as error:
                 raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
             if entry != file.entry:
@@ -192,13 +190,11 @@ class FilesPlan:
                 if file.entry:
                     self.growing.append(file.name)
 
-    def _is_new(self, file: Listed) -> bool:
-        return file.known.stamp != file.status.stamp
-
     def _refuse(self, file: Listed, reason: str) -> Entry:
         """One dead letter for all that is left of a file. It is looked at again when it is another one."""
+        self.warnings.append(f"{printable(file.name)}: is a dead letter: {reason}")
         self._add(FileRange(file.name, 0, 0, 1, file.size, bad=reason), 0, file.modified_ns)
-        return Known(file.size, "", file.status.stamp).encode()
+        return Known(file.size, REFUSED, file.status.stamp).encode()
 
     @property
     def arrivals(self) -> Arrivals | None:
@@ -265,6 +261,8 @@ class FilesPlan:
         known = file.known
         if not known.progress or known.stamp == status.stamp:
             return known.progress
+        if known.content == REFUSED:
+            return 0
         whole = status.size == known.size or (self._config.format != "parquet" and status.size > known.size)
         if whole and (content() == known.content if known.content else not known.stamp):
             self.unchanged[file.name] = status.stamp
@@ -282,6 +280,7 @@ class FilesPlan:
         return 0
 
     def _take_text(self, file: Listed) -> Entry:
+        self._reader.given(file.name)
         if self._is_taken_blindly(file):
             part = FileRange(file.name, 0, file.size, self._guessed(file.size), file.size, tag=file.tag)
             self._add(part, file.size, file.modified_ns)
@@ -295,6 +294,8 @@ class FilesPlan:
             if progress is None:
                 return None
             start, size = progress[1] if isinstance(progress, list) else progress, status.size
+            if not start:
+                self._look_at_header(file.name, opened, lines, size)
             is_settled = self._is_settled(status.modified_ns)
             taken = self._cut(lines, start, size, is_settled=is_settled)
             at = taken.pieces[-1].end if taken.pieces else start
@@ -314,6 +315,15 @@ class FilesPlan:
             return file.entry
         self.renewed[file.name] = entry = replace(file.known, stamp=status.stamp, inode=known.inode).encode()
         return entry
+
+    def _look_at_header(self, name: str, file: Opened, lines: LineFile, size: int) -> None:
+        """Raises BadFile for CSV whose header lacks declared columns, if there is a record."""
+        try:
+            self._reader.check_header(name, file)
+        except BadFile:
+            first = lines.cut(0, size, 1, 1, SPLIT_BYTES, lambda is_open: True)
+            if any(piece.records for piece in first.pieces):
+                raise
 
     def _is_taken_blindly(self, file: Listed) -> bool:
         """Whether an object is read whole, without a look into it by the plan; the reader finds out whether it is compressed."""
@@ -341,6 +351,8 @@ class FilesPlan:
             self.growing.append(file.name)
             return file.entry
         start = progress[1] if isinstance(progress, list) else 0
+        if not start:
+            self._look_at_header(file.name, text, lines, NO_END)
         taken = self._cut(lines, start, NO_END, is_settled=is_settled, text=text)
         at = taken.pieces[-1].end if taken.pieces else start
         content = content_hash(text.raw, status.size) if self._folder.grows else ""
@@ -352,6 +364,7 @@ class FilesPlan:
             self._add(replace(part, start=piece.start, end=piece.end, records=piece.records), piece.end - piece.start, status.modified_ns)
         if is_damaged and is_done:
             bad = f"{text.damage}; byte {at} of its text is the last that is read. Write the file anew under another name"
+            self.warnings.append(f"{printable(file.name)}: is a dead letter: {bad}")
             self._add(replace(part, start=at, end=at, records=1, bad=bad), 0, status.modified_ns)
         elif not taken.is_whole:
             self.left_records += max(1.0, text.left_bytes / self.density)
@@ -412,17 +425,17 @@ class FilesPlan:
         except (pa.ArrowException, OSError) as error:
             if self._is_settled(file.modified_ns):
                 reason = str(error).partition("\n")[0][:200]
-                self.warnings.append(
-                    f"{file.name}: is not a complete Parquet file ({reason}); it is left out until it is. Finish writing it, or remove it"
-                )
-            else:
-                self.unfinished = True
+                raise BadFile(f"it is not a complete Parquet file ({reason}); finish writing it, or remove it") from None
+            self.unfinished = True
             return file.entry
         start = self._start(file, file.status._replace(size=footer.size), lambda: footer.content)
         if start is None:
             return None
         size, metadata = footer.size, footer.metadata
-        self._reader.columns(file.name, footer.schema)
+        columns = self._reader.columns(file.name, footer.schema)
+        self._reader.given(file.name)
+        if start == 0 and (lacking := self._reader.lacking(file.name, columns)):
+            self.warnings.append(f"{printable(file.name)}: has no column {', '.join(lacking)}; it is null in its records")
         self._opened_bytes += size
         self._opened_rows += metadata.num_rows
         if self._opened_rows:

@@ -5,6 +5,7 @@ Always holds: a file that does not have as many records as were planned, where t
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import csv
 import itertools
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.io import files_halves
-from streamjoin.io.base import Records, Rejected, SourceError, Split, UnavailableError
+from streamjoin.io.base import BadFile, Records, Rejected, SourceError, Split, UnavailableError
 from streamjoin.io.decoding import UTF_8, DecodedFile, decoded
 from streamjoin.io.folder import Folder, Opened, folder_at
 from streamjoin.io.identity import Known, Status
@@ -55,6 +56,8 @@ class FilesSourceConfig:
     """Of text, as Python's codec names itself."""
     on_replaced: str = "read"
     """read: a file that was replaced is read from its beginning. refuse: it is not looked at any more."""
+    fills: bool = True
+    """Whether a declared column that a Parquet file lacks is null, if it has others; or else it is a bad file."""
     is_deep: bool = True
     """Whether directories below are read, too; the columns that their names give (``column=value``) are then those of the file."""
 
@@ -143,10 +146,14 @@ class FilesReader:
                 before += 1
                 continue
             counted = 0
-            for count, found in read(folder, part, formats):
-                for records in found:
-                    yield shifted(records, before + counted)
-                counted += count
+            try:
+                for count, found in read(folder, part, formats):
+                    for records in found:
+                        yield shifted(records, before + counted)
+                    counted += count
+            except BadFile as error:
+                yield self._bad(part, before + counted, str(error))
+                counted = max(part.records, counted + 1) if self.exact else counted + 1
             if self.exact and counted != part.records:
                 raise SourceError(
                     f"{self.folder.path(part.name)}: had {part.records} records from {part.start} to {part.end} when it was "
@@ -221,28 +228,25 @@ class FilesReader:
                 header = None
                 if framing.has_header:
                     header = _names_in(line.decode(errors="replace"), framing.delimiter)
-                formats[key] = CsvFormat(schema, self.config.delimiter, header, file.path)
+                formats[key] = CsvFormat(schema, self.config.delimiter, header)
         return formats[key]
 
     def given(self, name: str) -> dict[str, pa.Scalar]:
-        """The values of declared columns that the names of a file's directories give. Raises SourceError for one of another type."""
+        """The values of declared columns that the names of a file's directories give. Raises BadFile for one of another type."""
         values: dict[str, pa.Scalar] = {}
         for column, text in self.directories(name).items():
             kind, problems = self.schema.field(column).type, dict[int, str]()
             value = from_text(pa.array([text], pa.string()), kind, column, problems)
             if problems:
                 remedy = "declare the column with a type that holds it, or rename the directory"
-                raise SourceError(f"its directory's name is no value: {problems[0]}; {remedy}")
+                raise BadFile(f"its directory's name is no value: {problems[0]}; {remedy}")
             values[column] = value[0]
         return values
 
-    def misfit(self, name: str) -> str:
-        """Why the names of a file's directories cannot be values of the columns that they name; empty: they can."""
-        try:
-            self.given(name)
-        except SourceError as error:
-            return str(error)
-        return ""
+    def check_header(self, name: str, file: Opened) -> None:
+        """Raises BadFile where a file of CSV does not name the declared columns."""
+        if self.config.framing.has_header:
+            self._format(file, _without(self.schema, self.given(name)), {})
 
     def directories(self, name: str) -> dict[str, str | None]:
         """Declared columns and their values as text, as Hive writes them into the names of directories."""
@@ -264,24 +268,45 @@ class FilesReader:
         path = folder.path(part.name)
         try:
             opened = folder.parquet(part.name, part.size, planning=False)
-            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows) as file:
+            with opened, pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=not folder.grows, **_CHECKED) as file:
                 columns = self.columns(part.name, file.schema_arrow)
-                there = [column for column in columns if column is not None]
                 last = file.metadata.num_row_groups
                 groups = range(min(part.start, last), min(part.end, last))
-                row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
-                taken = [file.metadata.row_group(group) for group in groups]
-                row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in taken), default=0)
-                rows = max(1, min(READ_ROWS, READ_BYTES // (row_bytes + 1)))
-                for batch in file.iter_batches(rows, row_groups=groups, columns=there, use_threads=False):
-                    yield batch.num_rows, [self._conform(batch, columns, part, row)]
-                    row += batch.num_rows
-        except FileNotFoundError:
-            raise gone(path) from None
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"{path}: cannot be read as Parquet ({str(error)[:300]}); remove or repair the file") from None
+                starts = list(itertools.accumulate((file.metadata.row_group(group).num_rows for group in range(groups.stop)), initial=0))
+                row, end = starts[groups.start], starts[groups.stop]
+                try:
+                    for batch in self._batches(file, columns, groups):
+                        yield batch.num_rows, [self._conform(batch, columns, part, row)]
+                        row += batch.num_rows
+                except _DAMAGE as error:
+                    _raise_for_storage(path, error)
+                # Of a group that is damaged, what is in other groups is read all the same.
+                while row < end:
+                    group = bisect.bisect_right(starts, row) - 1
+                    done = row - starts[group]
+                    try:
+                        for batch in self._batches(file, columns, range(group, group + 1)):
+                            rest = batch.slice(min(done, batch.num_rows))
+                            done -= batch.num_rows - rest.num_rows
+                            if rest.num_rows:
+                                yield rest.num_rows, [self._conform(rest, columns, part, row)]
+                                row += rest.num_rows
+                    except _DAMAGE as error:
+                        _raise_for_storage(path, error)
+                        left = starts[group + 1] - row
+                        reason = f"rows {row} to {row + left - 1} are damaged ({_short(error)}); write the file anew"
+                        yield left, [self._bad(part, 0, reason)]
+                        row += left
+        except _DAMAGE as error:
+            _raise_for_storage(path, error)
+            raise BadFile(f"it is damaged ({_short(error)}); write it anew") from None
+
+    def _batches(self, file: pq.ParquetFile, columns: Sequence[str | None], groups: range) -> Iterator[pa.RecordBatch]:
+        taken = [file.metadata.row_group(group) for group in groups]
+        row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in taken), default=0)
+        rows = max(1, min(READ_ROWS, READ_BYTES // (row_bytes + 1)))
+        there = [column for column in columns if column is not None]
+        yield from file.iter_batches(rows, row_groups=groups, columns=there, use_threads=False)
 
     def _conform(self, batch: pa.RecordBatch, names: Sequence[str | None], part: FileRange, row: int) -> Records:
         problems: dict[int, str] = {}
@@ -314,10 +339,11 @@ class FilesReader:
 
     def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
         """The values of a declared column that is not read from the file (:meth:`columns` gave None for it)."""
-        return pa.repeat(self.given(part.name)[column.name], rows)
+        given = self.given(part.name)
+        return pa.repeat(given[column.name], rows) if column.name in given else pa.nulls(rows, column.type)
 
     def columns(self, name: str, found: pa.Schema) -> list[str | None]:
-        """A file's names for the declared columns. Raises SourceError where it lacks one, or has another type."""
+        """A file's names for the declared columns; None: it has none. Raises BadFile where it lacks all, or has another type."""
         by_name: dict[str, list[pa.Field]] = {}
         for item in found:
             by_name.setdefault(item.name.casefold(), []).append(item)
@@ -331,25 +357,34 @@ class FilesReader:
             exact = [item for item in matches if item.name == declared.name]
             if len(exact) == 1:
                 matches = exact
-            place = f"{self.folder.path(name)}: column {declared.name}"
             if not matches:
-                raise SourceError(
-                    f"{place}: is missing (the schema declares it as {sql_name(declared.type)}); the file has "
-                    f"{', '.join(found.names)}. Correct the schema, or keep such files out by files.pattern"
-                )
+                names.append(None)
+                continue
+            place = f"column {declared.name}"
             if len(matches) > 1:
-                raise SourceError(f"{place}: is there {len(matches)} times; write it once")
+                raise BadFile(f"{place}: is there {len(matches)} times; write it once")
             if not readable(matches[0].type, declared.type):
                 remedy = "declare the column with a type that holds it"
                 if pa.types.is_timestamp(declared.type) and pa.types.is_integer(matches[0].type):
-                    given = f"eventTime: {{column: {declared.name}, unit: ms}} (or s, us, ns)"
-                    remedy = f"if it counts since 1970, declare it as BIGINT, and {given}"
-                raise SourceError(
+                    event_time = f"eventTime: {{column: {declared.name}, unit: ms}} (or s, us, ns)"
+                    remedy = f"if it counts since 1970, declare it as BIGINT, and {event_time}"
+                raise BadFile(
                     f"{place}: is {matches[0].type}, which cannot be read as {sql_name(declared.type)}; {remedy}, or keep such files out by"
                     " files.pattern"
                 )
             names.append(matches[0].name)
+        lacking = self.lacking(name, names)
+        if lacking and (len(lacking) == len(self.schema) or not self.config.fills):
+            raise BadFile(
+                f"column {', '.join(lacking)}: is missing; the file has {', '.join(found.names)}. Correct the schema, or keep such files "
+                "out by files.pattern"
+            )
         return names
+
+    def lacking(self, name: str, columns: Sequence[str | None]) -> list[str]:
+        """The declared columns that neither a file nor the names of its directories have."""
+        given = self.directories(name)
+        return [item.name for item, column in zip(self.schema, columns, strict=True) if column is None and item.name not in given]
 
 
 def _without(schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.Schema:
@@ -363,6 +398,22 @@ def _names_in(header: str, delimiter: str) -> list[str]:
         return next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:  # a carriage return without quotes, or a value of more than 128 KiB
         return [header[:200]]
+
+
+_CHECKED = {"page_checksum_verification": True}
+_DAMAGE = (pa.ArrowException, OSError)
+
+
+def _raise_for_storage(path: str, error: Exception) -> None:
+    """What says nothing of what is in a file."""
+    if isinstance(error, FileNotFoundError):
+        raise gone(path) from None
+    if isinstance(error, StorageError):
+        raise error
+
+
+def _short(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
 
 
 def _together(gathered: list[Records]) -> Records:

@@ -28,6 +28,8 @@ None: the file is not looked at any more, because it was replaced.
 """
 
 EDGE_BYTES = 1024
+REFUSED = "!"
+"""In place of a content: the file is a dead letter, and what takes its place is a new file."""
 
 
 class Status(NamedTuple):

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from streamjoin.io.base import Position, SourceError, SourcePlan
+from streamjoin.io.base import BadFile, Position, SourceError, SourcePlan
 from streamjoin.io.files_plan import FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
 from streamjoin.io.identity import decode
@@ -101,13 +101,16 @@ class TableReader(FilesReader):
         return pa.repeat(one[0], rows)
 
     def columns(self, name: str, found: pa.Schema) -> list[str | None]:
-        """See :class:`streamjoin.io.files_reader.FilesReader`."""
+        """See :class:`streamjoin.io.files_reader.FilesReader`. Raises SourceError for another type."""
         numbered = {int(item.metadata[FIELD_ID]): item for item in found if item.metadata and FIELD_ID in item.metadata}
         if self._by_id and numbered:  # a column that was renamed has its identifier still
             found = pa.schema([item.with_name(self._by_id.get(number, f"#{number}")) for number, item in numbered.items()])
         names = {item.name.casefold() for item in found}
         there = [item for item in self.schema if item.name.casefold() in names]
-        known = FilesReader(self.config, pa.schema(there), self.exact).columns(name, found)
+        try:
+            known = FilesReader(self.config, pa.schema(there), self.exact).columns(name, found)
+        except BadFile as error:  # the schema does not fit the table, rather than one file
+            raise SourceError(f"{self.folder.path(name)}: {error}") from None
         if self._by_id and numbered:
             own = {self._by_id.get(number, ""): item.name for number, item in numbered.items()}
             known = [own[column] for column in known if column is not None]
@@ -217,7 +220,6 @@ def _entry(position: Position, change: Change, index: int) -> Any:
 
 def _with_partitions(split: FilesSplit, by_path: Mapping[str, Mapping[str, str | None]]) -> FilesSplit:
     ranges = tuple(
-        TableRange(name=part.name, start=part.start, end=part.end, records=part.records, size=part.size, partition=by_path[part.name])
-        for part in split.ranges
+        TableRange(**{item.name: getattr(part, item.name) for item in fields(part)}, partition=by_path[part.name]) for part in split.ranges
     )
-    return FilesSplit(first_record=split.first_record, records=split.records, ranges=ranges)
+    return replace(split, ranges=ranges)

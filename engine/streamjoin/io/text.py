@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, Records, Rejected, SourceError
+from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, BadFile, Records, Rejected
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, QUOTED_BYTES, Framing, Text, count_records, record_lines
 from streamjoin.io.values import ARROW_DIGITS, Problems, from_text, misfit
 
@@ -326,10 +326,10 @@ def _is_text(value: str) -> bool:
 class CsvFormat:
     """RFC 4180. An empty value is null, a quoted empty one an empty string."""
 
-    def __init__(self, schema: pa.Schema, delimiter: str, header: Sequence[str] | None, place: str) -> None:
+    def __init__(self, schema: pa.Schema, delimiter: str, header: Sequence[str] | None) -> None:
         """``header``: the names on the file's first line, matched without regard to case; None: the schema's order.
 
-        Raises SourceError, naming ``place``, where a declared column is missing.
+        Raises BadFile where a declared column is missing.
         """
         self._schema = schema
         self.framing = Framing(CSV_SPACE, delimiter)
@@ -340,8 +340,8 @@ class CsvFormat:
             matches = [index for index, name in enumerate(folded) if name == item.name.casefold()]
             if len(matches) != 1:
                 many = "more than one column" if matches else "no column"
-                raise SourceError(
-                    f"{place}: its header has {many} named {item.name}; it names {', '.join(names) or 'none'}. Correct the header"
+                raise BadFile(
+                    f"its header has {many} named {item.name}; it names {', '.join(names) or 'none'}. Correct the header"
                     " or the schema, or set files.header: false if the first line is a record"
                 )
             self._at.append(matches[0])

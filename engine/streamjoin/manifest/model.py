@@ -86,6 +86,8 @@ class Stream(Part):
     idle_timeout: PositiveSpan | None = None
     """A stream that has had no record for this long does not hold the others back: its watermark goes on with theirs, and what it brings
     later is late if it is older. For windows of time. By default a silent stream holds the others for as long as it is silent."""
+    on_bad: Literal["deadLetter", "fail"] = "deadLetter"
+    """What to do about a record or a file that cannot be read: put it into the dead letters and go on, or end the run."""
     where: Sql | None = None
     """Which tuples to take (SQL over this stream's columns). The others are dropped when they are read."""
     select: Names | None = None
