@@ -234,6 +234,26 @@ def test_a_file_that_is_gone_is_missed(tmp_path: Path) -> None:
         source(tmp_path).plan(None, 10, 4e9)
 
 
+def test_a_damaged_data_file_is_a_dead_letter_and_others_are_read(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        add(tmp_path, number)
+    first, second, third = sorted(tmp_path.glob("*.parquet"))
+    first.write_bytes(b"PAR1")
+    data = bytearray(second.read_bytes())
+    data[4:30] = b"\xff" * 26
+    second.write_bytes(data)
+    table = source(tmp_path)
+    plan = table.plan(None, 10, 4e9)
+    found = [records for split in plan.splits for records in table.reader.read(split)]
+    letters = {item.place: item.error for records in found for item in records.rejected}
+    assert letters.keys() == {first.name, second.name}
+    assert "it is not a complete Parquet file" in letters[first.name]
+    assert [records.batch.num_rows for records in found if records.batch.num_rows] == [1]
+    assert third.name not in letters
+    assert any(first.name in warning for warning in plan.warnings)
+    assert table.plan(plan.position, 10, 4e9).splits == ()
+
+
 def test_what_is_no_table_or_lacks_a_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"delta\.path: .*: there is no Delta table; make it, or correct the path"):
         source(tmp_path).plan(None, 10, 4e9)

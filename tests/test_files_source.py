@@ -718,6 +718,9 @@ def test_a_csv_file_whose_first_line_is_blank_but_has_records_is_named(tmp_path:
     rows, (letter,) = read(source, plan)
     assert rows == []
     assert "its header has no column named id; it names none" in letter.error
+    put(tmp_path / "a.csv", "2\n", NOW - 600, mode="a")
+    plan = source.plan(plan.position, 100, NOW)
+    assert (plan.splits, plan.warnings) == ((), ())
     put(tmp_path / "a.csv", "id\n1\n", NOW - 500)
     assert drain(source, plan.position)[0] == [1]
 

@@ -191,10 +191,14 @@ class FilesPlan:
                     self.growing.append(file.name)
 
     def _refuse(self, file: Listed, reason: str) -> Entry:
-        """One dead letter for all that is left of a file. It is looked at again when it is another one."""
+        """One dead letter for all that is left of a file, and for what is appended to it. It is looked at again when it changes."""
+        known = Known(file.size, REFUSED, file.status.stamp, file.inode)
+        if file.known.content == REFUSED and file.inode and file.known.inode == file.inode and file.size >= file.known.size:
+            self.renewed[file.name] = entry = known.encode()
+            return entry
         self.warnings.append(f"{printable(file.name)}: is a dead letter: {reason}")
         self._add(FileRange(file.name, 0, 0, 1, file.size, bad=reason), 0, file.modified_ns)
-        return Known(file.size, REFUSED, file.status.stamp).encode()
+        return known.encode()
 
     @property
     def arrivals(self) -> Arrivals | None:

@@ -100,6 +100,10 @@ class TableReader(FilesReader):
             raise SourceError(f"{self.folder.path(part.name)}: partition {problems[0]}; declare the column with a type that holds it")
         return pa.repeat(one[0], rows)
 
+    def lacking(self, name: str, columns: Sequence[str | None]) -> list[str]:
+        """None: what a file lacks, its partition has, or the table got later."""
+        return []
+
     def columns(self, name: str, found: pa.Schema) -> list[str | None]:
         """See :class:`streamjoin.io.files_reader.FilesReader`. Raises SourceError for another type."""
         numbered = {int(item.metadata[FIELD_ID]): item for item in found if item.metadata and FIELD_ID in item.metadata}
@@ -169,7 +173,7 @@ class TableSource:
             backlog_records=math.ceil(taken.left_records),
             exhausted=not changes or (len(changes) < CHANGES_AHEAD and after["mark"] == changes[-1].mark and after["file"] is None),
             end_record=first + records,
-            warnings=tuple(change.warning for change in changes if change.warning is not None),
+            warnings=(*(change.warning for change in changes if change.warning is not None), *taken.warnings),
             arrivals=taken.arrivals,
         )
 

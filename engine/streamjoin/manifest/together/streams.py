@@ -159,7 +159,7 @@ def _files_source(field: str, files: sources.FilesSource) -> Check:
     # Kubernetes fills in the default.
     if {"path", "pattern"} <= files.model_fields_set and files.names[1] != files.pattern != type(files).model_fields["pattern"].default:
         yield Problem(f"{field}.pattern", files.pattern, f"is given by path too, as {files.names[1]}; remove one of them")
-    if "delimiter" in files.model_fields_set and files.delimiter in '"\n\r':
+    if "delimiter" in files.model_fields_set and (files.delimiter in '"\n\r' or not files.delimiter.isascii()):
         yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
     uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv"), "encoding": ("json", "csv")}
     for name, formats in uses.items():
