@@ -11,8 +11,8 @@ CARRIAGE_RETURN = np.uint8(13)
 QUOTE = np.uint8(34)
 
 
-@native((read("uint8"), "int64", "uint8", "int64", "boolean", write("int64"), write("int64")))
-def find_ends(data: np.ndarray, start: int, delimiter: int, limit: int, is_last: bool, ends: np.ndarray, found: np.ndarray) -> None:
+@native((read("uint8"), "int64", "int64", "int64", "int64", write("int64"), write("int64")))
+def find_ends(data: np.ndarray, start: int, delimiter: int, limit: int, is_last: int, ends: np.ndarray, found: np.ndarray) -> None:
     """The newlines that end the records from ``start`` on, where one begins. O(bytes).
 
     A quote opens a value only where the value begins; two in it are one. A value that is not closed within ``limit`` bytes of its record's

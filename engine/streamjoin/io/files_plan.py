@@ -20,6 +20,7 @@ from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, print
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened
 from streamjoin.io.identity import EDGE_BYTES, REFUSED, Entry, Known, Progress, Status, decode, short_hash
 from streamjoin.io.lines import Cut, LineFile, Piece, content_hash
+from streamjoin.io.text import TextFormat
 from streamjoin.state.storage import StorageError
 
 SPLIT_RECORDS = 1_000_000
@@ -121,6 +122,7 @@ class FilesPlan:
         """``many``: so many files are known that not all of their inodes are kept."""
         self._many = many
         self._footers = footers
+        self._formats: dict[Any, TextFormat] = {}
         self._config = reader.config
         self._reader = reader
         self._folder = reader.folder
@@ -323,7 +325,7 @@ class FilesPlan:
     def _look_at_header(self, name: str, file: Opened, lines: LineFile, size: int) -> None:
         """Raises BadFile for CSV whose header lacks declared columns, if there is a record."""
         try:
-            self._reader.check_header(name, file)
+            self._reader.check_header(name, file, self._formats)
         except BadFile:
             first = lines.cut(0, size, 1, 1, SPLIT_BYTES, lambda is_open: True)
             if any(piece.records for piece in first.pieces):

@@ -176,7 +176,8 @@ class FilesReader:
                 count = block.count(framing.space)
                 # Where there are no records, there need be no header either: what writes it may have stopped before.
                 text = self._format(file, schema, formats) if count else None
-                found = [] if text is None else parse_block(text, block.text, schema, printable(part.name), block.offset, count)
+                place, is_checked = printable(part.name), not block.has_bad
+                found = [] if text is None else parse_block(text, block.text, schema, place, block.offset, count, is_checked=is_checked)
                 yield count, [replace(records, batch=self._completed(records.batch, given)) for records in found] if given else found
                 counted += count
             if isinstance(file, DecodedFile) and not is_planned and file.damage:
@@ -243,10 +244,10 @@ class FilesReader:
             values[column] = value[0]
         return values
 
-    def check_header(self, name: str, file: Opened) -> None:
-        """Raises BadFile where a file of CSV does not name the declared columns."""
+    def check_header(self, name: str, file: Opened, formats: dict[Any, TextFormat]) -> None:
+        """Raises BadFile where a file of CSV does not name the declared columns. ``formats``: of headers that were looked at before."""
         if self.config.framing.has_header:
-            self._format(file, _without(self.schema, self.given(name)), {})
+            self._format(file, _without(self.schema, self.given(name)), formats)
 
     def directories(self, name: str) -> dict[str, str | None]:
         """Declared columns and their values as text, as Hive writes them into the names of directories."""

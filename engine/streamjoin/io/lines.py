@@ -68,7 +68,7 @@ class Framing:
 
         data = np.frombuffer(block, dtype=np.uint8)
         ends, found = np.empty(np.count_nonzero(data == NEWLINE), dtype=np.int64), np.zeros(3, dtype=np.int64)
-        find_ends(data, start, ord(self.delimiter), QUOTED_BYTES, is_last, ends, found)
+        find_ends(data, start, ord(self.delimiter), QUOTED_BYTES, int(is_last), ends, found)
         ends = ends[: found[0]]
         end = len(block) if is_last else int(ends[-1]) + 1 if len(ends) else 0
         return Scanned(end, ends, bool(found[2]), bool(found[1]))
@@ -123,6 +123,8 @@ class Block:
     text: bytes
     ends: np.ndarray | None
     """The newlines that end lines; None: each does."""
+    has_bad: bool
+    """As ``Scanned`` has it."""
 
     def count(self, space: bytes) -> int:
         """See :func:`count_records`."""
@@ -131,12 +133,12 @@ class Block:
     def without(self, count: int) -> Block:
         """Without its first bytes, which end a line."""
         ends = self.ends if self.ends is None else self.ends[np.searchsorted(self.ends, count) :] - count
-        return Block(self.offset + count, self.text[count:], ends)
+        return Block(self.offset + count, self.text[count:], ends, self.has_bad)
 
 
 def records_of(offset: int, text: bytes, scanned: Scanned, framing: Framing) -> Block:
     """The records of a text that has been scanned, without what precedes the first of a file: the byte order mark and the header."""
-    block = Block(offset, text[: scanned.end], scanned.ends)
+    block = Block(offset, text[: scanned.end], scanned.ends, scanned.has_bad)
     if offset == 0:
         skipped = _mark(text)
         if framing.has_header:

@@ -66,24 +66,26 @@ class TextFormat(Protocol):
     def framing(self) -> Framing:
         """How it is cut into records."""
 
-    def parse(self, block: Text, lines: int) -> Parsed | None:
-        """A block of so many records; None where the parser refuses it."""
+    def parse(self, block: Text, lines: int, *, is_checked: bool = False) -> Parsed | None:
+        """A block of so many records; None where the parser refuses it. ``is_checked``: a scan has found nothing bad in it."""
 
     def parse_lines(self, lines: Sequence[bytes]) -> Parsed:
         """Some lines, each by itself where need be."""
 
 
-def parse_block(text: TextFormat, block: Text, schema: pa.Schema, place: str, offset: int, count: int | None = None) -> list[Records]:
+def parse_block(
+    text: TextFormat, block: Text, schema: pa.Schema, place: str, offset: int, count: int | None = None, *, is_checked: bool = False
+) -> list[Records]:
     """A block's records, positions counted from the block's first. O(bytes), times log(lines) where most lines are bad.
 
     ``place`` and ``offset`` say which file the block is from, and where in it, for what is rejected. ``count``: the number of records,
-    where it is known.
+    where it is known. ``is_checked``: as for :meth:`TextFormat.parse`.
     """
     if count is None:
         count = count_records(block, text.framing.space, text.framing.scan(block, is_last=True).ends)
     if count == 0:
         return []
-    parsed = text.parse(block, count) if count <= MAX_BATCH_ROWS else None
+    parsed = text.parse(block, count, is_checked=is_checked) if count <= MAX_BATCH_ROWS else None
     if parsed is not None and not parsed.problems:
         return [Records(pa.record_batch(parsed.columns, schema=schema))]
     starts, ends = record_lines(block, text.framing.space, text.framing.scan(block, is_last=True).ends)
@@ -192,7 +194,7 @@ class JsonFormat:
         is_type = pa.types
         return bool(is_type.is_boolean(kind) or is_type.is_integer(kind) or is_type.is_floating(kind) or is_type.is_decimal(kind))
 
-    def parse(self, block: Text, lines: int) -> Parsed | None:
+    def parse(self, block: Text, lines: int, *, is_checked: bool = False) -> Parsed | None:
         if len(block) >= ARROW_BYTES:
             return None
         columns = None if self._plain is None else self._plain.parse(block, lines)
@@ -356,7 +358,7 @@ class CsvFormat:
             null_values=[""],
         )
 
-    def parse(self, block: Text, lines: int) -> Parsed | None:
+    def parse(self, block: Text, lines: int, *, is_checked: bool = False) -> Parsed | None:
         problems: dict[int, str] = {}
 
         def invalid(row: Any) -> str:
@@ -367,7 +369,7 @@ class CsvFormat:
         if len(block) >= ARROW_BYTES:
             return None
         block = bytes(block)
-        if self.framing.scan(block, is_last=True).has_bad:
+        if not is_checked and self.framing.scan(block, is_last=True).has_bad:
             return None
         block = block if block.endswith(b"\n") else block + b"\n"
         read = pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._labels)
