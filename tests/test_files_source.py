@@ -24,7 +24,7 @@ import pytest
 
 from harness import MemorySnapshots
 from streamjoin.io import files, files_plan, files_reader, seen
-from streamjoin.io.base import MAX_BATCH_ROWS, Position, Rejected, Snapshots, SourceError, SourcePlan
+from streamjoin.io.base import MAX_BATCH_ROWS, Position, Rejected, Snapshots, SourceError, SourcePlan, UnavailableError
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig, FilesSplit
 from streamjoin.io.sinks import json_lines
@@ -1008,6 +1008,18 @@ def test_of_a_damaged_parquet_file_all_other_row_groups_are_read(
     assert letter.place == "x.parquet"
     assert letter.position == 100 * group
     assert f"rows {100 * group} to {100 * group + 99} are damaged" in letter.error
+
+
+def test_an_error_that_is_not_the_file_s_makes_no_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet(tmp_path / "x.parquet", pa.table({"id": [1]}))
+    source = make(tmp_path, "parquet")
+    plan = source.plan(None, 100, NOW)
+    for error, raised in ((OSError(24, "Too many open files"), UnavailableError), (pa.ArrowMemoryError("malloc"), MemoryError)):
+        monkeypatch.setattr(type(source.reader.folder), "parquet", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
+        with pytest.raises(raised):
+            read(source, plan)
+        with pytest.raises(raised):
+            make(tmp_path, "parquet").plan(None, 100, NOW)
 
 
 def read_uneven(source: FilesSource, plan: SourcePlan) -> tuple[list[dict[str, Any]], list[Rejected]]:

@@ -171,6 +171,8 @@ class _Stream:
                 failure = self._raw.error
                 self._begin()
                 raise failure from None
+            if isinstance(error, MemoryError):
+                raise
             self._is_over, self.damage = True, f"it is damaged, or not complete ({str(error)[:200]})"
             return b""
         if not data:

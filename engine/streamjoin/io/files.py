@@ -1,8 +1,9 @@
-"""A source of files that appear, and grow, in a directory or an object store's folder: Parquet, JSON lines or CSV.
+"""A source of files that appear, and grow, in a directory or an object store's folder, or below it: Parquet, JSON lines or CSV.
 
 A plan takes files in the order of (modification time, name), from where the position says that each has been read to:
-Parquet by row groups once the footer is there, text by complete lines while the file still grows (``files_plan``). Splits
-are ranges of files (``files_reader``); large files are cut, small ones gathered, so that tasks share the work evenly.
+Parquet by row groups once the footer is there, text by complete records while the file still grows (``files_plan``), compressed text
+as it is decoded (``decoding``). Splits are ranges of files (``files_reader``); large files are cut, small ones gathered, so that tasks
+share the work evenly. A file that cannot be read is a range of one record, its dead letter.
 
 Always holds: what a position has counted as consumed of a file is never read again. Which file that is says its content and its
 inode (``identity``), not its name: one that was renamed within the directory is read on, and one that has another's name is told of and

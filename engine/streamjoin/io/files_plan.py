@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import BadFile, SourceError
 from streamjoin.io.decoding import ENDINGS, UTF_8, DecodedFile, decoded
-from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable, raise_if_not_of
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened
 from streamjoin.io.identity import EDGE_BYTES, REFUSED, Entry, Known, Progress, Status, decode, short_hash
 from streamjoin.io.lines import Cut, LineFile, Piece, content_hash
@@ -429,6 +429,7 @@ class FilesPlan:
         except (FileNotFoundError, PermissionError, StorageError):
             raise
         except (pa.ArrowException, OSError) as error:
+            raise_if_not_of(self._folder.path(file.name), error)
             if self._is_settled(file.modified_ns):
                 reason = str(error).partition("\n")[0][:200]
                 raise BadFile(f"it is not a complete Parquet file ({reason}); finish writing it, or remove it") from None

@@ -189,9 +189,12 @@ class FilesReader:
         if not part.is_decoded and (folder.grows or part.start or part.end != part.size):
             return file
         try:
-            return decoded(file, self.config.encoding) or file
+            text = decoded(file, self.config.encoding)
         except FileNotFoundError:
             raise gone(file.path) from None
+        if part.is_decoded and text is None:
+            raise UnavailableError(f"{file.path}: was replaced after it was chosen for reading; it is planned again")
+        return text or file
 
     def _opened(self, folder: Folder, part: FileRange) -> Opened:
         """The file that was planned, also under a new name. Raises UnavailableError where another one has its name."""
@@ -280,11 +283,12 @@ class FilesReader:
                         yield batch.num_rows, [self._conform(batch, columns, part, row)]
                         row += batch.num_rows
                 except _DAMAGE as error:
-                    _raise_for_storage(path, error)
+                    raise_if_not_of(path, error)
                 # Of a group that is damaged, what is in other groups is read all the same.
                 while row < end:
                     group = bisect.bisect_right(starts, row) - 1
                     done = row - starts[group]
+                    reason = "there are fewer than the footer says"
                     try:
                         for batch in self._batches(file, columns, range(group, group + 1)):
                             rest = batch.slice(min(done, batch.num_rows))
@@ -293,13 +297,13 @@ class FilesReader:
                                 yield rest.num_rows, [self._conform(rest, columns, part, row)]
                                 row += rest.num_rows
                     except _DAMAGE as error:
-                        _raise_for_storage(path, error)
-                        left = starts[group + 1] - row
-                        reason = f"rows {row} to {row + left - 1} are damaged ({_short(error)}); write the file anew"
-                        yield left, [self._bad(part, 0, reason)]
+                        raise_if_not_of(path, error)
+                        reason = _short(error)
+                    if left := starts[group + 1] - row:
+                        yield left, [self._bad(part, 0, f"rows {row} to {row + left - 1} are damaged ({reason}); write the file anew")]
                         row += left
         except _DAMAGE as error:
-            _raise_for_storage(path, error)
+            raise_if_not_of(path, error)
             raise BadFile(f"it is damaged ({_short(error)}); write it anew") from None
 
     def _batches(self, file: pq.ParquetFile, columns: Sequence[str | None], groups: range) -> Iterator[pa.RecordBatch]:
@@ -405,12 +409,14 @@ _CHECKED = {"page_checksum_verification": True}
 _DAMAGE = (pa.ArrowException, OSError)
 
 
-def _raise_for_storage(path: str, error: Exception) -> None:
-    """What says nothing of what is in a file."""
+def raise_if_not_of(path: str, error: Exception) -> None:
+    """Raises an error that says nothing of what is in a file, as an operating system or a store gives it."""
     if isinstance(error, FileNotFoundError):
         raise gone(path) from None
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError | MemoryError):
         raise error
+    if isinstance(error, OSError) and error.errno is not None:
+        raise UnavailableError(f"{path}: cannot be read now ({error.strerror})") from error
 
 
 def _short(error: Exception) -> str:
