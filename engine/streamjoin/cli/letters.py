@@ -79,7 +79,7 @@ def letters_of(job: Job) -> Iterator[dict[str, Any]]:
     """Each letter as it was written (``io.deadletter.SCHEMA``); first those in files. Raises OSError, SourceError."""
     if is_url(job.dead_letter) or Path(job.dead_letter).is_dir():
         folder = folder_at(job.dead_letter)
-        for entry in sorted(folder.scan(), key=lambda entry: entry.name):
+        for entry in sorted(folder.scan(is_deep=False), key=lambda entry: entry.name):
             if entry.name.endswith(".json") and entry.is_file():
                 yield from map(json.loads, _lines_of(folder.open(entry.name), entry.stat().st_size))
     storage = ObjectStorage(job.checkpoint)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamjoin.io.base import RAW_LIMIT_BYTES
-from streamjoin.io.lines import LineFile, records_from
+from streamjoin.io.decoding import DecodedFile
+from streamjoin.io.lines import LineFile, Piece, records_of
 from streamjoin.io.text import raw_text
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def raw(reader: FilesReader, split: FilesSplit) -> str:
         return ""
     with contextlib.closing(reader.opened(part)) as file:
         data = file.pread(min(part.end - part.start, HEADER_BYTES + RAW_LIMIT_BYTES), part.start)
-    _, record = records_from(part.start, data, reader.config.has_header)
-    return raw_text(record[: RAW_LIMIT_BYTES + 1].strip(b"\r\n"))
+    framing = reader.config.framing
+    block = records_of(part.start, data, framing.scan(data, is_last=True), framing)
+    return raw_text(block.text[: RAW_LIMIT_BYTES + 1].strip(b"\r\n"))
 
 
 def _splits(split: FilesSplit, cut: Sequence[tuple[FileRange, ...]]) -> tuple[FilesSplit, ...]:
@@ -58,17 +60,17 @@ def _row_groups(part: FileRange) -> list[FileRange]:
 
 
 def _lines(reader: FilesReader, part: FileRange) -> list[FileRange]:
-    with LineFile(reader.opened(part), reader.config.space, reader.config.has_header) as file:
-        counted = list(file.cut_by_count(part.start, part.end, WHOLE, WHOLE, WHOLE))
-        records = sum(piece.records for piece in counted)
+    opened = reader.opened(part)
+    with LineFile(opened, reader.config.framing) as file:
+        if part.bad or (isinstance(opened, DecodedFile) and not part.is_decoded):  # which nobody has cut
+            return [part]
+        records = sum(piece.records for piece in _cut(file, part, WHOLE))
         if records < 2:
             return [replace(part, records=records)]
-        pieces = list(_taken(file, part, records))
-    return [replace(part, start=start, end=end, records=count) for start, end, count in pieces]
+        half = records // 2
+        middle = _cut(file, part, half)[-1].end
+    return [replace(part, end=middle, records=half), replace(part, start=middle, records=records - half)]
 
 
-def _taken(file: LineFile, part: FileRange, records: int) -> Iterator[tuple[int, int, int]]:
-    half = records // 2
-    (first,) = file.cut_by_count(part.start, part.end, half, half, WHOLE)
-    yield first.start, first.end, first.records
-    yield first.end, part.end, records - half
+def _cut(file: LineFile, part: FileRange, limit: int) -> list[Piece]:
+    return file.cut(part.start, part.end, limit, WHOLE, WHOLE, lambda is_open: True).pieces

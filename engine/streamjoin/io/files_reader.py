@@ -339,8 +339,8 @@ class FilesReader:
         return files_halves.raw(self, split)
 
     def opened(self, part: FileRange) -> Opened:
-        """The file that a range is of. Raises SourceError, UnavailableError."""
-        return self._opened(self.folder, part)
+        """The file that a range is of, as text. Raises SourceError, UnavailableError."""
+        return self._as_text(self._opened(self.folder, part), part, self.folder)
 
     def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
         """The values of a declared column that is not read from the file (:meth:`columns` gave None for it)."""
