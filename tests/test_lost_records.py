@@ -82,6 +82,12 @@ def test_a_run_of_which_every_record_is_late_is_no_success_but_one_of_some_is(tm
     assert re.search(r"late \d+ of 600: up to 3 h 0\d min behind; the watermark is 10s", some.output)
 
 
+def test_a_single_record_may_be_wrong(tmp_path: Path) -> None:
+    result = run(tmp_path, rows(1, lambda number: "never"), rows(5, on_time))
+    assert result.exit_code == 0
+    assert "rejected 1 of 1: " in result.output
+
+
 def test_a_run_that_goes_on_ends_when_many_records_were_of_no_use(tmp_path: Path) -> None:
     """Not at the end of the input, which may never come."""
     count = MANY_LOST + 3000

@@ -265,7 +265,7 @@ class Loop:
                 if done is None and self._driver.exhausted:
                     self._tell_warnings()
                     if last is not None:
-                        self._require_use(last, 1)
+                        self._require_use(last, 2)  # one record alone may be wrong in a way of its own
                     return Reason.IDLE
             now = self._clock()
             if done is None:
