@@ -9,16 +9,18 @@ order of its key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamjoin.elastic.deployment import Deployment
 from streamjoin.epoch.apart import read_apart
+from streamjoin.epoch.event_times import event_times_of
 from streamjoin.epoch.fingerprint import JoinChanges
 from streamjoin.epoch.joins import candidates, continued, floors_of
 from streamjoin.epoch.planning import tuple_bytes
@@ -253,10 +255,28 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
         if isinstance(stream.source, JoinSource):
             return ResultsSource(job.joins[stream.source.join].name, storage, arrow_schema(stream.schema))
         return make_source(
-            stream.source, stream.schema, stream.event_time, snapshots=snapshots, exact_counts=exact, stream=stream.name, query=job.name
+            *(stream.source, stream.schema, stream.event_time),
+            snapshots=snapshots,
+            exact_counts=exact,
+            stream=stream.name,
+            query=job.name,
+            times=_least_time(stream) if job.window.kind is WindowKind.RANGE else None,
         )
 
     return tuple(map(source, job.streams))
+
+
+def _least_time(stream: StreamJob) -> Callable[[pa.RecordBatch], int | None] | None:
+    """The least event time of a batch."""
+    times = event_times_of(stream)
+    if times is None:
+        return None
+
+    def least(batch: pa.RecordBatch) -> int | None:
+        found: int | None = pc.min(times.of(times.added(batch)).cast(pa.int64())).as_py()
+        return found
+
+    return least
 
 
 def make_sinks(job: Job, storage: Storage) -> Sinks:

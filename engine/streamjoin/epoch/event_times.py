@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from streamjoin.epoch.spec import Stream
 from streamjoin.io.values import SHOWN, plain
+from streamjoin.job import StreamJob
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.event_time import DerivedTime
 
@@ -19,7 +20,7 @@ DERIVED = "\0eventTime"
 """No column of a schema has this name."""
 
 
-def event_times_of(stream: Stream) -> EventTimes | None:
+def event_times_of(stream: Stream | StreamJob) -> EventTimes | None:
     """None: the stream has none."""
     if stream.derived_time is not None:
         return DerivedTimes(DERIVED, stream.derived_time.shown, stream.name, stream.derived_time, Evaluator(stream.derived_time.expression))

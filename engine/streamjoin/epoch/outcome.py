@@ -239,7 +239,7 @@ def _advance(
     stream = job.streams[number]
     if isinstance(stream.source, JoinSource):
         return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.partitions[number]
-    there = epoch.inputs[number].backlog_by_partition
+    there, pending = epoch.inputs[number].backlog_by_partition, epoch.inputs[number].pending_from
     return advance(
         last.watermarks[number],
         # Those of a topic that was deleted, or is not read any more, hold nothing back.
@@ -247,6 +247,7 @@ def _advance(
         (route for report in reports for route in report.routes if route.stream == number),
         delay_micros=stream.watermark_micros,
         idle_seconds=stream.idle_micros / 1e6,
+        pending_from=pending,
         now=now,
     )
 

@@ -42,11 +42,13 @@ def advance(
     *,
     delay_micros: int,
     idle_seconds: float,
+    pending_from: int | None = None,
     now: float,
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after an epoch that ended at ``now`` (seconds since 1970) and read what ``routes`` saw of it.
 
-    O(partitions + routes). ``idle_seconds`` matters to streams of partitions only.
+    O(partitions + routes). ``idle_seconds`` matters to streams of partitions only. ``pending_from``: the least event time that is there to
+    be read, from which on records are at most ``delay_micros`` out of order.
     """
     newest: list[int] = []
     # Where the clock was set back, a partition is idle so long after that, not only when the clock is again where it was.
@@ -65,5 +67,5 @@ def advance(
         newest.append(min(active))
     marks = [watermark] if watermark is not None else []
     if newest:
-        marks.append(max(newest) - delay_micros)
+        marks.append((max(newest) if pending_from is None else min(max(newest), pending_from)) - delay_micros)
     return max(marks, default=None), after

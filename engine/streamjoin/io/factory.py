@@ -12,6 +12,7 @@ import pyarrow as pa
 from streamjoin.io.base import Sink, Snapshots, Source
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig
+from streamjoin.io.files_times import Times
 from streamjoin.io.generator import GeneratorConfig, GeneratorSource
 from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
 from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
@@ -41,11 +42,13 @@ def make_source(
     exact_counts: bool,
     stream: str = "",
     query: str = "",
+    times: Times | None = None,
 ) -> Source:
     """The source that a stream's manifest describes.
 
     ``snapshots`` keeps positions that are too large for a commit. ``exact_counts``: record positions must be dense and
-    exact, as windows of rows need. ``stream``: keeps its snapshots apart from another stream's. ``query``: the join's name.
+    exact, as windows of rows need. ``stream``: keeps its snapshots apart from another stream's. ``times``: the least
+    event time of a batch, by which a backlog of files is read. ``query``: the join's name.
     Raises SourceError where model and schema do not fit.
     """
     declared = arrow_schema(schema)
@@ -66,7 +69,7 @@ def make_source(
             on_replaced=source.on_replaced,
             is_deep=is_deep,
         )
-        return FilesSource(config, declared, snapshots, exact_counts, stream=stream)
+        return FilesSource(config, declared, snapshots, exact_counts, stream=stream, times=times)
     if isinstance(source, sources.KafkaSource):
         from streamjoin.io.kafka_source import DISCOVERY_SECONDS, KafkaSource, KafkaSourceConfig
 

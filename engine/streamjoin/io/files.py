@@ -31,6 +31,7 @@ import pyarrow as pa
 from streamjoin.io.base import Position, Snapshots, SourceError, SourcePlan
 from streamjoin.io.files_plan import MOST_INODES, FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FilesReader, FilesSourceConfig, printable
+from streamjoin.io.files_times import NextTimes, Times
 from streamjoin.io.folder import is_hidden
 from streamjoin.io.identity import Entry, Known, decode, inode_of, is_read
 from streamjoin.io.lines import is_still
@@ -58,10 +59,20 @@ class FilesSource:
     the stream's records until there, the bytes per record seen last, and the files that were read anew; the last is left out while it is 0.
     """
 
-    def __init__(self, config: FilesSourceConfig, schema: pa.Schema, snapshots: Snapshots, exact_counts: bool, *, stream: str = "") -> None:
+    def __init__(
+        self,
+        config: FilesSourceConfig,
+        schema: pa.Schema,
+        snapshots: Snapshots,
+        exact_counts: bool,
+        *,
+        stream: str = "",
+        times: Times | None = None,
+    ) -> None:
         """``exact_counts``: records of text files are counted while planning. Raises SourceError for a wrong format.
 
-        ``stream``: keeps this source's snapshots apart from another's that reads the same directory.
+        ``stream``: keeps this source's snapshots apart from another's that reads the same directory. ``times``: by which a backlog is read
+        (``files_times``); None: by when files were changed.
         """
         if config.format not in ("parquet", "json", "csv"):
             raise SourceError(f"files.format: {config.format!r} is not known; use parquet, json or csv")
@@ -69,6 +80,7 @@ class FilesSource:
         self._reader = FilesReader(config, schema, exact_counts or config.format == "parquet")
         self._store = SeenStore(snapshots, stream)
         self._footers = Footers(self._reader.folder)
+        self._next_times = None if times is None else NextTimes(self._reader, self._footers, times)
         self._matches = _matcher(config.pattern)
         self._looked_at = 0.0
         """When a plan last looked at files again."""
@@ -110,7 +122,11 @@ class FilesSource:
 
         def take(files: Sequence[Listed]) -> FilesPlan:
             taken = FilesPlan(self._reader, self._footers, now, final, density, many=many)
-            taken.take(sorted(files, key=lambda file: (file.modified_ns, file.name)), limit_records, split_records)
+            if self._next_times is not None and taken.exceeds(files, limit_records):
+                ordered, most = self._next_times.in_order(files, limit_records)
+                taken.take(ordered, limit_records, split_records, most_of_each=most)
+            else:
+                taken.take(sorted(files, key=lambda file: (file.modified_ns, file.name)), limit_records, split_records)
             return taken
 
         taken = None if listing.suspicious else take(listing.candidates)
@@ -146,6 +162,7 @@ class FilesSource:
             warnings=tuple(sorted(taken.warnings + self._without_files(listing, seen, final))),
             replacements=replaced,
             arrivals=taken.arrivals,
+            pending_from=min(self._next_times.of(taken.left).values(), default=None) if self._next_times and taken.left else None,
         )
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:

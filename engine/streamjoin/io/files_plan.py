@@ -141,6 +141,8 @@ class FilesPlan:
         self.changed: dict[str, Entry] = {}
         self.left_records = 0.0
         """An estimate of what is complete but not taken."""
+        self.left: list[Listed] = []
+        """The files with what is complete but not taken, from there on."""
         self.unfinished = False
         """Something is still being written."""
         self.growing: list[str] = []
@@ -157,8 +159,12 @@ class FilesPlan:
         self.unchanged: dict[str, str] = {}
         """By name, the stamps of files that look as if they had changed, but have not."""
 
-    def take(self, files: Sequence[Listed], limit_records: int, split_records: int | None = None) -> None:
-        """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted."""
+    def take(
+        self, files: Sequence[Listed], limit_records: int, split_records: int | None = None, *, most_of_each: int | None = None
+    ) -> None:
+        """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted.
+
+        ``most_of_each``: so many records of a file at most."""
         if self._config.format != "parquet":
             self._sample(files[: self._samples])
         self._room = limit_records
@@ -169,10 +175,14 @@ class FilesPlan:
         for index, file in enumerate(files):
             if self._room <= 0 or taken == self._config.max_files_per_epoch:
                 self.left_records += self._unread(file) / self.density
+                if self._unread(file):
+                    self.left.append(file)
                 self.unfinished |= not self._unread(file)
                 self.waiting.append(file)
                 continue
-            pieces = len(self._pieces)
+            pieces, left_records, room = len(self._pieces), self.left_records, self._room
+            self._room = room if most_of_each is None else min(room, most_of_each)
+            of_file = self._room
             try:
                 if self._config.format == "parquet":
                     self._footers.ahead(files, index)
@@ -185,12 +195,21 @@ class FilesPlan:
                 entry = self._refuse(file, str(error))
             except PermissionError as error:
                 raise SourceError(f"{self._folder.path(file.name)}: {error.strerror}; grant the engine's user access to it") from None
+            finally:
+                self._room += room - of_file
+            if self.left_records > left_records:
+                self.left.append(replace(file, entry=entry))
             if entry != file.entry:
                 self.changed[file.name] = entry
                 # Without records there may be no commit, and the file is here again in the next plan: others have to have their turn.
                 taken += len(self._pieces) > pieces
                 if file.entry:
                     self.growing.append(file.name)
+
+    def exceeds(self, files: Sequence[Listed], limit_records: int) -> bool:
+        """Whether several files have more to read than so many records, as far as can be guessed."""
+        unread = [nbytes for file in files if (nbytes := self._unread(file))]
+        return len(unread) > 1 and sum(unread) / self.density > limit_records
 
     def _refuse(self, file: Listed, reason: str) -> Entry:
         """One dead letter for all that is left of a file, and for what is appended to it. It is looked at again when it changes."""

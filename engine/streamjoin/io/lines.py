@@ -248,6 +248,10 @@ class LineFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
+    @property
+    def file(self) -> Opened:
+        return self._file
+
     def status(self) -> Status:
         return self._file.status()
 
