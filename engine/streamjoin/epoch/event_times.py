@@ -7,12 +7,11 @@ dead letters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
-from streamjoin.epoch.spec import Stream
 from streamjoin.io.values import SHOWN, plain
-from streamjoin.job import StreamJob
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.event_time import DerivedTime
 
@@ -20,7 +19,20 @@ DERIVED = "\0eventTime"
 """No column of a schema has this name."""
 
 
-def event_times_of(stream: Stream | StreamJob) -> EventTimes | None:
+class Timed(Protocol):
+    """A stream, for tasks or for the driver."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def event_time(self) -> str | None: ...
+
+    @property
+    def derived_time(self) -> DerivedTime | None: ...
+
+
+def event_times_of(stream: Timed) -> EventTimes | None:
     """None: the stream has none."""
     if stream.derived_time is not None:
         return DerivedTimes(DERIVED, stream.derived_time.shown, stream.name, stream.derived_time, Evaluator(stream.derived_time.expression))
