@@ -42,6 +42,7 @@ from streamjoin.epoch.reports import AreaWork, RoundWork, TaskReport
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name
 from streamjoin.epoch.tiering import go_on_rewriting, in_tiers
 from streamjoin.epoch.writes import Writes
+from streamjoin.kernel import faults
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.run import CHUNK_BYTES, UNIT, Run, merge_in_chunks
@@ -113,6 +114,7 @@ class TaskPart(ABC):
         except BaseException:
             self.abandon()
             raise
+        self._report.faults = faults.taken()
         return self._joined
 
     def abandon(self) -> None:

@@ -20,9 +20,11 @@ from streamjoin.epoch.results import Results
 from streamjoin.epoch.watermark import advance, heard_after, without_silent
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged
+from streamjoin.io.deadletter import TAG
 from streamjoin.io.results_source import BEGIN
 from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
+from streamjoin.kernel.faults import Fault, together
 from streamjoin.language.window import Ends
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
@@ -196,9 +198,10 @@ def _totals(
     once = {
         "output": sum(report.output for report in reports),
         "candidates": sum(report.candidates for report in reports),
-        "output_bytes": sum(staged.nbytes for staged in results.staged),
+        "output_bytes": sum(staged.nbytes for staged in results.staged if staged.join != TAG),
         "read_back": _read_back(epoch, reports),
         "read_back_bytes": sum(report.read_back_bytes for report in reports),
+        "expression_errors": sum(fault.rows for fault in faults_of(reports).values()),
     }
     for name, count in sum((Counter(report.messages) for report in reports), Counter[str]()).items():
         once[f"chain/{name}"] = count
@@ -264,6 +267,7 @@ def result_of(
     routes = [route for report in reports for route in report.routes]
     seconds["task.route"] = max((route.seconds for route in routes), default=0.0)
     counts = counts_of(reports, len(job.streams))
+    faults = faults_of(reports)
     stored_blocks, stored_bytes = stored(job, after.blocks)
     repeated = sum(report.storage_retries for report in reports) + sum(route.storage_retries for route in routes)
     return EpochResult(
@@ -294,6 +298,7 @@ def result_of(
             *(warning for plan in inputs for warning in plan.warnings),
             *_all_ahead(job, routes),
             *_is_full(job, after),
+            *_faults(faults),
             *_rewrite_errors(reports),
         ),
         committed_at=after.committed_at,
@@ -377,6 +382,20 @@ def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
                 " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
                 f" spec.streams[{number}].maxAhead"
             )
+
+
+def faults_of(reports: Sequence[TaskReport]) -> dict[str, Fault]:
+    """Of an epoch, by expression."""
+    return together([report.faults for report in reports] + [route.faults for report in reports for route in report.routes])
+
+
+def _faults(found: Mapping[str, Fault]) -> Iterator[str]:
+    """What is to be said of expressions without a value: the same text as long as the first example is."""
+    for text, fault in found.items():
+        yield (
+            f"{text} has no value for {fault.example}: a number does not fit its type, or a text is none of it, or it divides by zero. Such"
+            " values are NULL, which conditions take for false; they are counted in streamjoin_expression_errors_total"
+        )
 
 
 def _is_full(job: Job, after: Checkpoint) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from streamjoin.epoch.steps import StepWork
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Staged
+from streamjoin.kernel.faults import Fault
 from streamjoin.results.parts import StagedPart
 from streamjoin.state.blocks import Block
 
@@ -75,6 +76,8 @@ class RouteReport:
     oversized: int = 0
     """Those of ``rejected`` that are too large."""
     late: int = 0
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """By expression, rows for which it has no value (``kernel.faults``)."""
     late_micros: int = 0
     """How far the latest of them is behind the watermark."""
     unmatchable: int = 0
@@ -150,6 +153,8 @@ class TaskReport:
 
     task: int
     token: str
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """As a route's."""
     opened: str | None = None
     """The attempt that it went on from; None: it read its runs back, or there were none."""
     predecessor_missing: bool = False

@@ -31,6 +31,7 @@ from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.io.base import Records, Rejected, SourceError, Split
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
+from streamjoin.kernel import faults
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.run import sort_order, take
 from streamjoin.kernel.types import arrow_schema
@@ -50,6 +51,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     Memory: ``PORTION_BYTES`` of the split, or all of it if it has less, once as held and once sorted; and a batch as read.
     """
     started, repeated = time.perf_counter(), retries()
+    faults.taken()
     worker, plan = compiled(spec.config), plan_of(spec.scheme, spec.config)
     which, split = spec.splits[index]
     taken, report = worker.streams[which], RouteReport(which, partition=split.partition)
@@ -90,9 +92,10 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
         held_bytes += nbytes
     report.arrivals = Arrivals.sampled(arrived)
     report.dead_letters = dead.close()
-    report.dead_letter_bytes = sum(staged.nbytes or len(staged.data) for staged in report.dead_letters)
+    report.dead_letter_bytes = sum(staged.nbytes for staged in report.dead_letters)
     if held:
         yield from cut(spec, plan, taken, held, report)
+    report.faults = faults.taken()
     report.seconds = time.perf_counter() - started
     report.storage_retries = retries() - repeated
     yield Piece(index % plan.scheme.tasks, REPORT, which, pa.py_buffer(pickle.dumps(report)))

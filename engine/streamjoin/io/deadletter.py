@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyarrow import ipc
 
 from streamjoin.io.base import Rejected, Split, Staged
-from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter
+from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter, json_lines
 
 SCHEMA = pa.schema(
     [
@@ -70,6 +71,11 @@ class DeadLetters:
         return FilesSink(FilesSinkConfig(self.path, "json", compression="none"), SCHEMA)
 
 
+def _bytes_of(small: Staged) -> int:
+    with ipc.open_stream(small.data) as batches:
+        return sum(len(json_lines(batch)) for batch in batches)
+
+
 class DeadLetterWriter:
     """Stages rejected records. Makes no file where there are none."""
 
@@ -92,7 +98,8 @@ class DeadLetterWriter:
         self._writer.write(pa.record_batch(arrays, schema=SCHEMA))
 
     def close(self) -> list[Staged]:
-        return [replace(staged, join=TAG) for staged in self._writer.close()]
+        """See :class:`streamjoin.io.base.Writer`; small ones have the bytes that they will have in a file."""
+        return [replace(staged, join=TAG, nbytes=staged.nbytes or _bytes_of(staged)) for staged in self._writer.close()]
 
     def abort(self) -> None:
         self._writer.abort()

@@ -162,7 +162,7 @@ class FilesSource:
             warnings=tuple(sorted(taken.warnings + self._without_files(listing, seen, final))),
             replacements=replaced,
             arrivals=taken.arrivals,
-            pending_from=min(self._next_times.of(taken.left).values(), default=None) if self._next_times and taken.left else None,
+            pending_from=self._next_times.least(taken.left) if self._next_times and taken.is_of_several else None,
         )
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:

@@ -143,6 +143,8 @@ class FilesPlan:
         """An estimate of what is complete but not taken."""
         self.left: list[Listed] = []
         """The files with what is complete but not taken, from there on."""
+        self.is_of_several = False
+        """Several files had something to read: a single one is in its own order."""
         self.unfinished = False
         """Something is still being written."""
         self.growing: list[str] = []
@@ -168,7 +170,9 @@ class FilesPlan:
         if self._config.format != "parquet":
             self._sample(files[: self._samples])
         self._room = limit_records
-        waiting = sum(self._unread(file) for file in files) / self.density
+        unread = [nbytes for file in files if (nbytes := self._unread(file))]
+        self.is_of_several = len(unread) > 1
+        waiting = sum(unread) / self.density
         wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
         self._piece_records = min(max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS)), split_records or SPLIT_RECORDS)
         taken = 0

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin.kernel import faults
 from streamjoin.kernel.arrays import Array, arrow_array, both, decimal_limbs, validity, view
 from streamjoin.kernel.exact import LIMITS, Exact, Real, exact_literal, exact_of, fitting
 from streamjoin.kernel.functions import FUNCTIONS
@@ -25,6 +26,7 @@ from streamjoin.kernel.truth import Truth, and_, masked, not_, truth_of
 from streamjoin.kernel.types import arrow_type
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sql import Expression
+from streamjoin.language.temporal import date_text, timestamp_text
 from streamjoin.language.tree import COMPARISONS, Call, Literal, Node, Reference
 from streamjoin.language.types import (
     BOOLEAN,
@@ -77,6 +79,10 @@ class Evaluator:
         if exact.values.dtype == np.int64:
             return frame.spread(exact.values), frame.spread_valid(exact.valid)
         values, valid = fitting(exact, INT64_MIN, INT64_MAX)
+        if valid is not None and valid is not exact.valid:
+            known = np.ones(len(values), bool) if exact.valid is None else exact.valid
+            beyond = np.flatnonzero(known & ~valid)
+            faults.note(self.expression.tree, len(beyond), [exact.values[beyond[0]]] if len(beyond) else [])
         return frame.spread(values.astype(np.int64, copy=False)), frame.spread_valid(valid)
 
     def reals(self, columns: Columns, length: int | None = None) -> tuple[Array, Array | None]:
@@ -93,6 +99,9 @@ class Evaluator:
 
 
 _ARITHMETIC = {"add", "subtract", "multiply", "divide", "modulo", "negate", "abs"}
+_MAY_FAIL = _ARITHMETIC | {"cast", "to_timestamp", "timestamp_seconds", "timestamp_millis", "date_add", "round", "floor", "ceil"}
+"""What has no value for some arguments that are there."""
+_CHOICES = {"case", "coalesce", "nullif"}
 _LOGIC = COMPARISONS | {
     "and",
     "or",
@@ -130,6 +139,8 @@ class Frame:
     def __init__(self, columns: Columns, length: int | None) -> None:
         self.columns = columns
         self.length = length if length is not None else len(next(iter(columns.values())))
+        self._choosing = False
+        """A value may be of rows that do not need it."""
 
     def spread(self, values: Array) -> Array:
         """The values of a constant, if that is what they are, for every row."""
@@ -156,11 +167,31 @@ class Frame:
         if node.type == BOOLEAN and node.function in _LOGIC:
             truth = self.truth(node)
             return self.booleans(truth.true, truth.known)
-        if node.function in _ARITHMETIC:
-            if is_float(node.type):
-                return self.real_out(self.real(node), node.type)
-            return self.exact_out(self.exact(node), node.type)
-        return FUNCTIONS[node.function](self, node)
+        if node.function in _CHOICES:
+            self._choosing, before = True, self._choosing
+            try:
+                return FUNCTIONS[node.function](self, node)
+            finally:
+                self._choosing = before
+        if node.function not in _ARITHMETIC:
+            made = FUNCTIONS[node.function](self, node)
+        elif is_float(node.type):
+            made = self.real_out(self.real(node), node.type)
+        else:
+            made = self.exact_out(self.exact(node), node.type)
+        if made.null_count and node.function in _MAY_FAIL and not self._choosing:
+            self._count_faults(node, made)
+        return made
+
+    def _count_faults(self, node: Call, made: pa.Array) -> None:
+        """Counts the rows in which the node has no value, though its arguments have."""
+        given = [self.value(argument) for argument in node.arguments]
+        lost = reduce(np.logical_and, (array.is_valid().to_numpy(zero_copy_only=False) for array in given))
+        lost = lost & made.is_null().to_numpy(zero_copy_only=False)
+        rows = int(np.count_nonzero(lost))
+        if rows:
+            first = int(np.argmax(lost))
+            faults.note(node, rows, (_shown(array.slice(first, 1)) for array in given))
 
     def as_type(self, node: Node, type_: DataType) -> pa.Array:
         """The node's value, cast to a type that it is used as."""
@@ -369,6 +400,15 @@ def _scalar(literal: Literal) -> pa.Scalar:
     if literal.value is None or not (literal.type == DATE or literal.type.name in INSTANTS or literal.type == INTERVAL):
         return pa.scalar(literal.value, arrow_type(literal.type))
     return pa.scalar(literal.value, pa.int32() if literal.type == DATE else pa.int64()).cast(arrow_type(literal.type))
+
+
+def _shown(value: pa.Array) -> object:
+    """The only value of an array, also of times that Python has not."""
+    if pa.types.is_date(value.type):
+        return date_text(value.cast(pa.int32())[0].as_py())
+    if pa.types.is_timestamp(value.type):
+        return timestamp_text(value.cast(pa.int64())[0].as_py())
+    return value.cast(pa.int64())[0].as_py() if pa.types.is_duration(value.type) else value[0].as_py()
 
 
 def _is_stored(node: Node) -> bool:

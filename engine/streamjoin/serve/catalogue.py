@@ -279,6 +279,7 @@ STREAMS = (
         "partial_bytes",
         many=True,
     ),
+    _counter("expression_errors_total", NAME, "Rows in which an expression is null, as no value fits its type.", "expression_errors"),
     _counter("output_rows_total", NAME, "Rows of output of all joins.", "output"),
     _counter("join_candidate_pairs_total", JOIN, "Pairs that the main predicate of a join found.", "candidates"),
     _counter("join_output_rows_total", JOIN, "Rows of output of a join.", "output"),
