@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,20 @@ def test_letters_of_many_epochs_are_in_few_files(tmp_path: Path) -> None:
     files = list((tmp_path / "state/dead-letters").glob("*.json"))
     assert len(files) == 1
     assert sum(len(path.read_text().splitlines()) for path in files) == 3000
+
+
+def test_letters_are_kept_for_as_long_as_the_manifest_says(tmp_path: Path) -> None:
+    bad = rows(20, lambda number: "x" if number % 2 else on_time(number))
+    run(tmp_path, bad, bad, deadLetter={"retention": "1h"})
+    (first,) = (tmp_path / "state/dead-letters").glob("*.json")
+    other = tmp_path / "state/dead-letters/notes.txt"
+    other.write_text("of somebody else")
+    for path, age in ((first, 3700), (other, 10**6)):
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    run(tmp_path, bad * 2, bad, deadLetter={"retention": "1h"})
+    (second,) = (tmp_path / "state/dead-letters").glob("*.json")
+    assert second != first
+    assert other.exists()
 
 
 def test_a_reason_has_no_value_of_a_record() -> None:

@@ -88,6 +88,7 @@ def compile_job(manifest: Manifest) -> Job:
         max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
+        letters_retention=None if dead is None or dead.retention is None else dead.retention.micros / 1e6,
         most_late_letters=SAMPLED_LATE if dead is None or dead.late is None else math.inf if dead.late else 0,
         manifest=manifest,
     )

@@ -190,6 +190,7 @@ class Job:
     """The directory of the state."""
     dead_letter: str
     """The directory of records that do not parse."""
+    letters_retention: float | None  # for so many seconds they are kept; None: for ever
     most_late_letters: float  # of each split, so many late tuples go there too
     manifest: Manifest
 

@@ -19,7 +19,7 @@ from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure
 from streamjoin.cli.validate import job_at
 from streamjoin.io.base import SourceError, Staged
-from streamjoin.io.deadletter import TAG, kind_of
+from streamjoin.io.deadletter import TAG, is_letters, kind_of
 from streamjoin.io.folder import folder_at
 from streamjoin.job import Job
 from streamjoin.location import is_url
@@ -80,7 +80,7 @@ def letters_of(job: Job) -> Iterator[dict[str, Any]]:
     if is_url(job.dead_letter) or Path(job.dead_letter).is_dir():
         folder = folder_at(job.dead_letter)
         for entry in sorted(folder.scan(is_deep=False), key=lambda entry: entry.name):
-            if entry.name.endswith(".json") and entry.is_file():
+            if is_letters(entry):
                 yield from map(json.loads, _lines_of(folder.open(entry.name), entry.stat().st_size))
     storage = ObjectStorage(job.checkpoint)
     latest = read_latest(storage)

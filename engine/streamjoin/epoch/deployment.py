@@ -289,7 +289,7 @@ def make_sinks(job: Job, storage: Storage) -> Sinks:
         if join.sink is not None
     }
     feeds = {join.name: Feed(storage, output_schema(join.output)) for number, join in enumerate(job.joins) if number in read}
-    return Sinks(made, feeds, tuple(known), DeadLetters(job.dead_letter, job.most_late_letters))
+    return Sinks(made, feeds, tuple(known), DeadLetters(job.dead_letter, job.most_late_letters, job.letters_retention))
 
 
 def _samples(

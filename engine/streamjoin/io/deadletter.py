@@ -6,15 +6,19 @@ more, so that there are few files.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.io.base import Rejected, Split, Staged
+from streamjoin.io.base import Rejected, SourceError, Split, Staged
+from streamjoin.io.folder import Entry, folder_at
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter, json_lines
+from streamjoin.state.storage import ObjectStorage
 
 SCHEMA = pa.schema(
     [
@@ -50,6 +54,8 @@ class DeadLetters:
     path: str
     most_late: float = 0
     """Of each split, so many late tuples go there too."""
+    retention_seconds: float | None = None
+    """How long a file is kept; None: for ever."""
 
     def writer(self, name: str, stem: str, stream: str, *, small_bytes: int = 0) -> DeadLetterWriter:
         """A writer for one task's rejected records of one stream; parameters as in a sink."""
@@ -62,6 +68,18 @@ class DeadLetters:
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """As :meth:`streamjoin.io.base.Sink.publish`."""
         self._sink().publish(staged, again=again)
+        if staged and self.retention_seconds is not None:
+            with contextlib.suppress(OSError, SourceError):  # the next ones try again
+                self.expire(time.time())
+
+    def expire(self, now: float) -> list[str]:
+        """Removes files that were written too long ago, by this clock; their names. O(files)."""
+        assert self.retention_seconds is not None
+        folder = folder_at(self.path)
+        listed = [(entry.name, folder.status(entry).modified_ns / 1e9) for entry in folder.scan(is_deep=False) if is_letters(entry)]
+        old = sorted(name for name, written in listed if now - written > self.retention_seconds)
+        ObjectStorage(self.path).delete_many(old)
+        return old
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """As :meth:`streamjoin.io.base.Sink.sweep`."""
@@ -69,6 +87,11 @@ class DeadLetters:
 
     def _sink(self) -> FilesSink:
         return FilesSink(FilesSinkConfig(self.path, "json", compression="none"), SCHEMA)
+
+
+def is_letters(entry: Entry) -> bool:
+    """Whether a file in the directory of dead letters has some."""
+    return entry.name.startswith("part-") and entry.name.endswith(".json") and entry.is_file()
 
 
 def _bytes_of(small: Staged) -> int:

@@ -342,6 +342,8 @@ class DeadLetter(Part):
 
     location: Location | None = None
     """A directory, as a local path or a URL (file, s3, gs, abfss, az). By default the directory dead-letters in the checkpoint."""
+    retention: PositiveSpan | None = None
+    """How long a file of dead letters is kept, such as 30d, from when it was written. By default for ever."""
     late: bool | None = None
     """Whether late tuples go there, too, as they were parsed. true: all; false: none. By default 100 of each part of the input, as a
     sample."""
