@@ -56,7 +56,7 @@ def options(**more: Any) -> dict[str, Any]:
 
 
 def driver_of(root: Path, sources: Sequence[Any], runner: Any, **more: Any) -> Driver:
-    return Driver(make_job(root, **options(**more)), ObjectStorage(str(root / "state")), runner, sources=sources)
+    return Driver(make_job(root, **options(**more)), ObjectStorage(str(root / "state")), runner, sources=sources, suspects_data=True)
 
 
 def run_of(driver: Driver, root: Path) -> tuple[list[Any], Ended]:

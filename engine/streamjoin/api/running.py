@@ -239,7 +239,7 @@ class Run(Iterator[Epoch]):
             runner = announced_spark(settings, self._tell)
         try:
             storage = ObjectStorage(job.checkpoint)
-            driver = Driver(job, storage, runner, at=self._entered)
+            driver = Driver(job, storage, runner, at=self._entered, suspects_data=True)
         except Exception as error:
             raise failure_of(error, traceback.format_exc(), directory) from error
         joining, autoscaler = scaled(job, driver, driver, storage, self._tell) if self._elastic else (driver, None)

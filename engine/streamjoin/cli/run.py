@@ -147,7 +147,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     try:
         runner = _announced(options, job, log_directory, events.put)
         storage = ObjectStorage(job.checkpoint)
-        driver = Driver(job, storage, runner, at=lambda step: events.put(Entering(step, time.time())))
+        driver = Driver(job, storage, runner, at=lambda step: events.put(Entering(step, time.time())), suspects_data=True)
     except Failure:
         raise
     except Exception as error:

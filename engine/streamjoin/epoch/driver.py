@@ -82,11 +82,13 @@ class Driver:
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda step: None,
         in_background: bool = True,
+        suspects_data: bool = False,
     ) -> None:
-        """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``)."""
+        """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``). ``suspects_data``: drivers
+        that died one after another without a commit may have died of what they read."""
         self.job = job
         self.exhausted = False
-        """Whether, when last asked, both sources said that nothing will ever come after what they had planned."""
+        """Whether all sources said last that nothing will come after what they had planned."""
         self.idle_warnings: tuple[str, ...] = ()
         """Warnings of the sources when they were last asked, if they had nothing new."""
         self.layout: Layout | None = None
@@ -95,7 +97,7 @@ class Driver:
         self.pulse = Pulse(runner, job.deadline_seconds)
         self._clock = clock
         self._at = at
-        self._query = uuid.uuid4().hex
+        self._query, self._suspects_data = uuid.uuid4().hex, suspects_data
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._janitor = Janitor(storage, self._log, sources, sink)
@@ -127,7 +129,7 @@ class Driver:
     def _start(self) -> None:
         self._enter("claim")
         self._commits.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
-        self._caution = Caution.after_deaths(self.checkpoint.claims - 1, self.job.max_tuples)
+        self._caution = Caution.after_deaths((self.checkpoint.claims - 1) * self._suspects_data, self.job.max_tuples)
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
         self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
