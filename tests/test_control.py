@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
+from meddler import Meddler, changes
 from streamjoin.endpoint import endpoint, parts_of
 from streamjoin.runner import control as module
 from streamjoin.runner.control import PURPOSE, Connection, ControlServer, call
 from streamjoin.runner.proof import NONCE_BYTES, PROOF_BYTES
+from streamjoin.runner.seal import CODE_BYTES, TamperedError
 from streamjoin.runner.security import Gate, Security, Tls
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -262,6 +264,39 @@ def test_a_proof_that_was_overheard_is_worth_nothing(make: Callable[..., Driver]
         mirror.sendall(greeting[len(PURPOSE) :] * 2)
         assert mirror.recv(4096) == b""
     assert len(driver.callers) == 1
+
+
+def size_of(came: bytes) -> int | None:
+    """A message's, with its length and codes."""
+    return None if len(came) < 8 else 8 + CODE_BYTES + (length := int.from_bytes(came[:8], "little")) + (CODE_BYTES if length else 0)
+
+
+def without_key(content: bytes) -> bytes:
+    return len(content).to_bytes(8, "little") + bytes(2 * CODE_BYTES) + content
+
+
+CHANGES = changes(without_key)
+
+
+@pytest.mark.parametrize("from_caller", [True, False], ids=["a worker's", "the driver's"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_who_changes_messages_between_two_ends_that_proved_themselves_is_noticed(
+    make: Callable[..., Driver], change: str, from_caller: bool
+) -> None:
+    driver = make()
+    said = [bytes([number]) * 40 for number in range(6)]
+    with Meddler(driver.address, PURPOSE, size_of, changes(without_key)[change], from_caller=from_caller) as between:
+        caller = Caller(between.address)
+        wait_for("the call", lambda: driver.callers)
+        ends = [caller.heard, driver.callers[0]]
+        speaking, hearing = ends if from_caller else reversed(ends)
+        for message in said:
+            speaking.connection.say(message)
+        wait_for("both ends", lambda: driver.callers[0].is_closed and caller.heard.is_closed and caller.ended())
+    assert hearing.messages == said[: len(hearing.messages)], "nothing of another, and nothing in another order"
+    assert len(hearing.messages) in ((0,) if change == "reorders" else (2, 3))
+    assert isinstance(hearing.connection.failure, TamperedError)
+    assert "altered, injected, repeated" in str(hearing.connection.failure)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10, PURPOSE + bytes(NONCE_BYTES + PROOF_BYTES), b""], ids=len)

@@ -16,11 +16,13 @@ import pytest
 
 from cable import Cable
 from certificates import Authority
+from meddler import Meddler, changes
 from streamjoin.epoch.spec import Piece
 from streamjoin.runner import exchange as module
-from streamjoin.runner import streams
+from streamjoin.runner import seal, streams
 from streamjoin.runner.control import ControlServer
 from streamjoin.runner.exchange import Abandoned, Exchange
+from streamjoin.runner.seal import CODE_BYTES, MOST_BYTES, Seal, TamperedError, codes_size
 from streamjoin.runner.security import Gate, Security, Tls
 from streamjoin.runner.streams import HEADER, NOTHING, READ_BYTES, TOGETHER_BYTES, ExchangeError
 from waiting import PATIENCE_SECONDS, wait_for
@@ -330,26 +332,81 @@ def test_garbage_ends_its_own_connection_only(make: Callable[..., Exchange], gar
     assert [one.area for one in receiver.pieces(0, [0])] == [1]
 
 
+A_NAME = HEADER.pack(5, 3, *NOTHING), b"0 0 x"
 NONSENSE = {
-    "no name": HEADER.pack(0, module.PIECE, *NOTHING),
-    "a name that is none": HEADER.pack(6, 3, *NOTHING) + b"\xff\xff 1 x",
-    "another kind": HEADER.pack(5, 3, *NOTHING) + b"0 0 x" + HEADER.pack(0, 77, *NOTHING),
-    "too much": HEADER.pack(5, 3, *NOTHING) + b"0 0 x" + HEADER.pack(1 << 60, module.PIECE, *NOTHING),
+    "no name": [(HEADER.pack(0, module.PIECE, *NOTHING), b"")],
+    "a name that is none": [(HEADER.pack(6, 3, *NOTHING), b"\xff\xff 1 x")],
+    "another kind": [A_NAME, (HEADER.pack(0, 77, *NOTHING), b"")],
+    "too much": [A_NAME, (HEADER.pack(1 << 60, module.PIECE, *NOTHING), b"")],
 }
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
-def test_nonsense_of_one_who_knows_the_secret_ends_its_own_stream_only(make: Callable[..., Exchange], nonsense: bytes) -> None:
+def test_nonsense_of_one_who_knows_the_secret_ends_its_own_stream_only(
+    make: Callable[..., Exchange], nonsense: list[tuple[bytes, bytes]]
+) -> None:
     sender, receiver = make(), make()
     for one in (sender, receiver):
         one.begin(0, [sender.address])
     sender.send(0, receiver.address, piece(0, 1))
-    with streams._connected(SECURITY, receiver.address) as connection:
-        connection.sendall(nonsense)
+    connection, key = streams._connected(SECURITY, receiver.address)
+    with connection:
+        for header, data in nonsense:
+            connection.sendall(header + key.codes(header) + key.codes(data) + data)
         assert came_to_its_end(connection)
     sender.end(0, [receiver.address])
     assert [one.area for one in receiver.pieces(0, [0])] == [1]
     assert receiver.gate.refused == 0
+
+
+def size_of(came: bytes) -> int | None:
+    """A frame's, with its header and codes."""
+    if len(came) < HEADER.size:
+        return None
+    (size, *_) = HEADER.unpack_from(came)
+    return int(HEADER.size + CODE_BYTES + codes_size(size) + size)
+
+
+def without_key(content: bytes) -> bytes:
+    return HEADER.pack(len(content), module.PIECE, 0, 0, *NOTHING[2:]) + bytes(2 * CODE_BYTES) + content
+
+
+@pytest.mark.parametrize("size", [100, 3 * READ_BYTES])
+@pytest.mark.parametrize("change", changes(without_key))
+def test_who_changes_frames_between_two_workers_that_proved_themselves_fails_the_attempt(
+    make: Callable[..., Exchange], change: str, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        one.begin(0, [sender.address])
+    with Meddler(receiver.address, streams.PURPOSE, size_of, changes(without_key)[change], from_caller=True) as between:
+        came: list[Piece] = []
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(lambda: came.extend(receiver.pieces(0, [0])))
+            for number in range(6):
+                sender.send(0, between.address, piece(0, number, size))
+            sender.flush(0, [between.address])
+            with pytest.raises(ExchangeError, match=r"broke off|nothing came"):  # of one that has not come to its name
+                taking.result(PATIENCE_SECONDS)
+    assert contents(iter(came)) == contents(piece(0, number, size) for number in range(len(came)))
+    assert len(came) <= 2
+    assert "altered, injected, repeated" in caplog.text
+
+
+def test_more_than_is_sealed_at_once_gets_several_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert codes_size(0) == 0
+    assert codes_size(MOST_BYTES) == CODE_BYTES
+    monkeypatch.setattr(seal, "MOST_BYTES", 10)
+    for size in (9, 10, 11, 20, 25):
+        data = bytes(range(size))
+        codes = Seal(bytes(32)).codes(data)
+        assert len(codes) == codes_size(size)
+        Seal(bytes(32)).check(codes, data)
+        for at in range(size):
+            with pytest.raises(TamperedError):
+                Seal(bytes(32)).check(codes, data[:at] + b"\xff" + data[at + 1 :])
+        with pytest.raises(TamperedError):
+            Seal(bytes(32)).check(codes[:-1], data)
 
 
 def came_to_its_end(connection: socket.socket) -> bool:

@@ -2,10 +2,10 @@
 
 One thread serves all connections of an end (asyncio). So a driver of many workers does not wake a thread for each message, which is
 what most of a message costs otherwise. Each end first proves that it has the application's secret (``runner.proof``). Then messages go both
-ways, each after its length.
+ways, each after its length, with the codes of both (``runner.seal``).
 
-Always holds: no byte of a stranger is taken for part of a message, and who does not prove itself within ``PROOF_SECONDS`` is cut off;
-and :meth:`Connection.say` never waits for the other end.
+Always holds: no byte of a stranger is taken for part of a message, nor is any that something between the ends has changed; who does not
+prove itself within ``PROOF_SECONDS`` is cut off; and :meth:`Connection.say` never waits for the other end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from streamjoin.endpoint import parts_of
 from streamjoin.runner import proof
+from streamjoin.runner.seal import CODE_BYTES, codes_size
 from streamjoin.runner.security import Gate, Security
 from streamjoin.runner.serving import PROOF_SECONDS, Serving, listening
 
@@ -68,6 +69,8 @@ class Connection(asyncio.Protocol):
         self._proof = (proof.caller if gate is None else proof.called)(security.secret, PURPOSE)
         self._came = bytearray()
         """What has come and nobody has taken."""
+        self._coming: int | None = None
+        """The length of the message that comes, once that has come and its code was right."""
         self._deadline: asyncio.TimerHandle
         """For the proofs."""
         self._has_spoken = False
@@ -97,7 +100,9 @@ class Connection(asyncio.Protocol):
         if message is None:
             self._transport.close()
         elif not self._transport.is_closing():
-            self._transport.write(_LENGTH.pack(len(message)) + message)
+            length = _LENGTH.pack(len(message))
+            seal = self._proof.ours
+            self._transport.write(b"".join((length, seal.codes(length), seal.codes(message), message)))
 
     def connection_made(self, transport: Any) -> None:
         """Called by asyncio, as are the next two."""
@@ -138,13 +143,18 @@ class Connection(asyncio.Protocol):
 
     def _next_message(self) -> bytes | None:
         """The next message, once all of it has come."""
-        if len(self._came) < _LENGTH.size:
+        if self._coming is None:
+            if len(self._came) < _LENGTH.size + CODE_BYTES:
+                return None
+            length = self._take(_LENGTH.size)
+            self._proof.theirs.check(self._take(CODE_BYTES), length)
+            (self._coming,) = _LENGTH.unpack(length)
+        if len(self._came) < codes_size(self._coming) + self._coming:
             return None
-        (length,) = _LENGTH.unpack_from(self._came)
-        if len(self._came) < _LENGTH.size + length:
-            return None
-        self._take(_LENGTH.size)
-        return self._take(length)
+        codes, message = self._take(codes_size(self._coming)), self._take(self._coming)
+        self._proof.theirs.check(codes, message)
+        self._coming = None
+        return message
 
     def _take(self, count: int) -> bytes:
         taken = bytes(self._came[:count])

@@ -1,8 +1,8 @@
 """The messages between the driver and a worker, over the control channel.
 
-Always holds: both ends have shown the application's secret before the first message (``runner.control``), so that pickled bytes come from
-this program's own processes; and a worker answers every :class:`Work` with exactly one :class:`Done` or :class:`Failed`, also one that is
-abandoned, after which nothing of it runs any more.
+Always holds: both ends have shown the application's secret before the first message, and each message has the code of the connection's key
+(``runner.control``), so that pickled bytes come from this program's own processes; and a worker answers every :class:`Work` with exactly
+one :class:`Done` or :class:`Failed`, also one that is abandoned, after which nothing of it runs any more.
 
 The classes have no slots: for those that have, ``pickle`` calls functions in Python, which takes twice as long.
 """

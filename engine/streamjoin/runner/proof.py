@@ -4,9 +4,11 @@
     caller   32 random bytes, HMAC(secret, PURPOSE, "caller", the called end's bytes, the caller's)
     called   HMAC(secret, PURPOSE, "called", the called end's bytes, the caller's)
 
-A purpose is a line that says what the connection is for.
+A purpose is a line that says what the connection is for. Frames after the proofs are sealed (``runner.seal``), each way with
+the key HMAC(secret, PURPOSE, "frames of the caller" or "frames of the called", the called end's bytes, the caller's).
 
-Always holds: what was said on one connection proves nothing on another, nor for another purpose, nor for the other end.
+Always holds: what was said on one connection proves nothing on another, nor for another purpose, nor for the other end; and who passes
+proofs on between two ends learns no key.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ import hmac
 import secrets
 from collections.abc import Generator
 
+from streamjoin.runner.seal import Seal
+
 NONCE_BYTES = PROOF_BYTES = 32
 
-_Steps = Generator[tuple[bytes, int], bytes | None, bytes | None]
-"""Yields what to say, and how many bytes of the other end it needs then. Returns the last words, or None: the other end proved nothing."""
+_Steps = Generator[tuple[bytes, int], bytes | None, tuple[bytes, Seal, Seal] | None]
+"""Yields what to say, and how many bytes of the other end it needs then. Returns the last words and the seals of what this end sends and of
+what it is sent; or None: the other end proved nothing."""
 
 
 class Proof:
@@ -30,6 +35,10 @@ class Proof:
         """The bytes of the other end that are needed next."""
         self.proved: bool | None = None
         """Whether the other end has proved itself; None: that is not known yet."""
+        self.ours: Seal
+        """Once it has: seals what this end sends."""
+        self.theirs: Seal
+        """Once it has: checks what this end is sent."""
 
     def hear(self, came: bytes | None = None) -> bytes:
         """What to say to the ``wanted`` bytes that came, or, without any, at first."""
@@ -37,7 +46,9 @@ class Proof:
             said, self.wanted = self._steps.send(came)
         except StopIteration as end:
             self.proved = end.value is not None
-            return end.value or b""
+            if end.value is None:
+                return b""
+            said, self.ours, self.theirs = end.value
         return said
 
 
@@ -58,7 +69,8 @@ def _called(secret: bytes, purpose: bytes) -> _Steps:
     theirs, shown = came[:NONCE_BYTES], came[NONCE_BYTES:]
     if not hmac.compare_digest(shown, _proof(secret, purpose, b"caller", ours, theirs)):
         return None
-    return _proof(secret, purpose, b"called", ours, theirs)
+    caller, called = _seals(secret, purpose, ours, theirs)
+    return _proof(secret, purpose, b"called", ours, theirs), called, caller
 
 
 def _caller(secret: bytes, purpose: bytes) -> _Steps:
@@ -68,8 +80,16 @@ def _caller(secret: bytes, purpose: bytes) -> _Steps:
     assert theirs is not None
     shown = yield ours + _proof(secret, purpose, b"caller", theirs, ours), PROOF_BYTES
     assert shown is not None
-    return b"" if hmac.compare_digest(shown, _proof(secret, purpose, b"called", theirs, ours)) else None
+    if not hmac.compare_digest(shown, _proof(secret, purpose, b"called", theirs, ours)):
+        return None
+    return b"", *_seals(secret, purpose, theirs, ours)
 
 
 def _proof(secret: bytes, purpose: bytes, end: bytes, of_called: bytes, of_caller: bytes) -> bytes:
     return hmac.digest(secret, purpose + end + of_called + of_caller, "sha256")
+
+
+def _seals(secret: bytes, purpose: bytes, of_called: bytes, of_caller: bytes) -> tuple[Seal, Seal]:
+    """Of what the caller sends, and of what the called end does."""
+    caller, called = (_proof(secret, purpose, b"frames of the " + end, of_called, of_caller) for end in (b"caller", b"called"))
+    return Seal(caller), Seal(called)

@@ -1,11 +1,12 @@
 """Streams of frames from worker to worker, each over a TCP connection of its own, with TLS if there are certificates.
 
-A frame is a header and, after it, what it brings, as that lies in memory. A :class:`Link` is the end of a stream that sends: frames leave
-in the thread that sends them, small ones several together. A :class:`Stream` is the other end: one thread of a worker reads all streams
-that lead to it (asyncio), and wakes nobody for a frame that nobody waits for.
+A frame is a header, its code, and, after the codes of that, what it brings, as that lies in memory (``runner.seal``). A
+:class:`Link` is the end of a stream that sends: frames leave in the thread that sends them, small ones several together. A :class:`Stream`
+is the other end: one thread of a worker reads all streams that lead to it (asyncio), and wakes nobody for a frame that nobody waits for.
 
-Always holds: no byte of a stranger is taken for part of a frame; frames are given on in order, each once all of it is there; and whoever
-sends to an end that does not read is asked every ``PATIENCE_SECONDS`` whether it wants to wait on.
+Always holds: no byte of a stranger is taken for part of a frame, nor is any that something between the ends has changed; frames are
+given on in order, each once all of it is there; and whoever sends to an end that does not read is
+asked every ``PATIENCE_SECONDS`` whether it wants to wait on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from streamjoin.endpoint import endpoint, parts_of
 from streamjoin.runner import proof
+from streamjoin.runner.seal import CODE_BYTES, Seal, codes_size
 from streamjoin.runner.security import Gate, Security
 from streamjoin.runner.serving import PROOF_SECONDS, Serving, listening
 
@@ -88,8 +90,10 @@ class Stream(asyncio.BufferedProtocol):
         self._read = bytearray(READ_BYTES)
         self._view = memoryview(self._read)
         self._filled = 0
-        self._large: tuple[Header, pa.Buffer, memoryview] | None = None
-        """A frame that is read to where it stays: its header, that place, and what is left of this."""
+        self._coming: Header | None = None
+        """The header of the frame that comes, once that has come and its code was right."""
+        self._large: tuple[Header, bytes, pa.Buffer, memoryview] | None = None
+        """A frame that is read to where it stays: its header, the codes of what it brings, that place, and what is left of this."""
 
     def pause(self) -> None:
         """Read nothing more, until :meth:`resume`. From the thread that reads."""
@@ -117,18 +121,18 @@ class Stream(asyncio.BufferedProtocol):
         self._go_on_proving()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._filled :] if self._large is None else self._large[2]
+        return self._view[self._filled :] if self._large is None else self._large[3]
 
     def buffer_updated(self, count: int) -> None:
         self.heard_at = time.monotonic()
         try:
             if self._large is not None:
-                header, data, left = self._large
+                header, codes, data, left = self._large
                 if count < len(left):
-                    self._large = header, data, left[count:]
+                    self._large = header, codes, data, left[count:]
                     return
                 self._large = None
-                self._frame(header, data)
+                self._frame(header, codes, data)
             else:
                 self._filled += count
                 self._take()
@@ -150,25 +154,36 @@ class Stream(asyncio.BufferedProtocol):
         while self._proof.proved is None and self._filled - at >= self._proof.wanted:
             begin, at = at, at + self._proof.wanted
             self._go_on_proving(bytes(self._view[begin:at]))
-        while self._proof.proved and self._large is None and self._filled - at >= HEADER.size:
-            header: Header = HEADER.unpack_from(self._read, at)
-            begin, end = at + HEADER.size, at + HEADER.size + header[0]
+        while self._proof.proved and self._large is None:
+            if self._coming is None:
+                begin = at + HEADER.size
+                if self._filled < begin + CODE_BYTES:
+                    break
+                self._proof.theirs.check(self._view[begin : begin + CODE_BYTES], self._view[at:begin])
+                self._coming, at = HEADER.unpack_from(self._read, at), begin + CODE_BYTES
+                if codes_size(self._coming[0]) > READ_BYTES:
+                    raise ValueError(f"a frame of {self._coming[0]:,} bytes")
+            begin = at + codes_size(self._coming[0])
+            end = begin + self._coming[0]
+            codes = bytes(self._view[at:begin])
             if end <= self._filled:
-                self._frame(header, pa.py_buffer(bytes(self._view[begin:end])))
+                self._frame(self._coming, codes, pa.py_buffer(bytes(self._view[begin:end])))
                 at = end
-            elif end - at > READ_BYTES:
-                data = pa.allocate_buffer(header[0])
+            elif end - at > READ_BYTES and begin <= self._filled:
+                data = pa.allocate_buffer(self._coming[0])
                 left = memoryview(data).cast("B")
                 came = self._filled - begin
                 left[:came] = self._view[begin : self._filled]
-                self._large, at = (header, data, left[came:]), self._filled
+                self._large, at = (self._coming, codes, data, left[came:]), self._filled
             else:
                 break
+            self._coming = None
         if at:
             self._filled -= at
             self._view[: self._filled] = self._view[at : at + self._filled]
 
-    def _frame(self, header: Header, data: pa.Buffer) -> None:
+    def _frame(self, header: Header, codes: bytes, data: pa.Buffer) -> None:
+        self._proof.theirs.check(codes, memoryview(data).cast("B"))
         if self.sender:
             if header[1] != BEAT:
                 self._listener.came(self, header, data)
@@ -222,7 +237,7 @@ class Link:
         """Frames that wait for others, in parts."""
         self._waiting_bytes = 0
         try:
-            self._socket = _connected(security, address)
+            self._socket, self._seal = _connected(security, address)
         except OSError as error:
             raise self._error(error) from error
         self._poll_in, self._poll_out = select.poll(), select.poll()
@@ -236,11 +251,8 @@ class Link:
         """Send a frame, with others or at the next :meth:`flush`. ``waits`` is called every so often while the other end does not read;
         what it raises breaks the stream off. Raises ExchangeError."""
         with self._lock:
-            self._waiting.append(header)
-            self._waiting_bytes += len(header)
-            if data is not None and data.size:
-                self._waiting.append(memoryview(data).cast("B"))
-                self._waiting_bytes += data.size
+            content = b"" if data is None or not data.size else memoryview(data).cast("B")
+            self._append(header, content)
             if self._waiting_bytes >= TOGETHER_BYTES:
                 self._send_waiting(waits)
 
@@ -254,7 +266,7 @@ class Link:
         if self._lock.acquire(blocking=False):
             try:
                 if not self.broken and self._poll_out.poll(0):
-                    self._waiting.append(HEADER.pack(0, BEAT, *NOTHING))
+                    self._append(HEADER.pack(0, BEAT, *NOTHING), b"")
                     self._send_waiting(lambda: None)
             except ExchangeError:
                 pass  # whoever sends next finds it broken
@@ -274,6 +286,11 @@ class Link:
         with self._lock, contextlib.suppress(OSError):
             self._socket.close()
 
+    def _append(self, header: bytes, content: bytes | memoryview) -> None:
+        begin = b"".join((header, self._seal.codes(header), self._seal.codes(content)))
+        self._waiting += [begin, content] if len(content) else [begin]
+        self._waiting_bytes += len(begin) + len(content)
+
     def _send_waiting(self, waits: Callable[[], object]) -> None:
         parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
         try:
@@ -291,8 +308,8 @@ class Link:
         return ExchangeError(f"the worker at {self.address} cannot be reached: {reason.splitlines()[0][:200]}")
 
 
-def _connected(security: Security, address: str) -> socket.socket:
-    """A connection whose two ends have proved themselves."""
+def _connected(security: Security, address: str) -> tuple[socket.socket, Seal]:
+    """A connection whose two ends have proved themselves, and the seal of what is sent on it."""
     connection = socket.create_connection(parts_of(address), timeout=PROOF_SECONDS)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -310,7 +327,7 @@ def _connected(security: Security, address: str) -> socket.socket:
     except BaseException:
         connection.close()
         raise
-    return connection
+    return connection, own.ours
 
 
 def _received(connection: socket.socket, count: int) -> bytes:

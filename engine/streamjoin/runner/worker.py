@@ -13,6 +13,7 @@ This module loads neither the driver nor the manifest's models, which each new w
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -36,6 +37,7 @@ from streamjoin.runner.allocators import Allocators
 from streamjoin.runner.control import Connection, call
 from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.runner.seal import TamperedError
 from streamjoin.runner.security import Security
 from streamjoin.runner.streams import ExchangeError
 from streamjoin.state.store import RunStore
@@ -45,6 +47,7 @@ RECONNECT_EVERY_SECONDS = 0.2
 BEAT_SECONDS = 1.0
 SILENT_BEATS = 60
 """A worker that has heard nothing of the driver for so many of its beats takes it for gone."""
+_log = logging.getLogger("streamjoin.exchange")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,9 @@ class Worker:
             silent = silent + 1 if time.monotonic() - self._heard_at > 2 * BEAT_SECONDS else 0
             if silent > SILENT_BEATS:
                 connection.abort()
-        if connection.failure is not None:
+        if isinstance(connection.failure, TamperedError):  # as if it had broken: what this holds is as it was
+            _log.error("the connection to the driver: %s", connection.failure)
+        elif connection.failure is not None:
             raise connection.failure
         return self._has_heard
 
