@@ -29,6 +29,9 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.io.base import SinkError
+from streamjoin.io.outbox import data_of
+from streamjoin.io.postgres_sink import ArrowWriter
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -39,6 +42,8 @@ from streamjoin.scheme.routing import Router
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme, UnitRange
 from streamjoin.state.blocks import Axes, Block, Excerpt, axes_of, checks_of, describe, encode, encode_in_parts, load, load_excerpt
+from streamjoin.state.extent import Segment, read_extents
+from streamjoin.state.log import Checkpoint, Entry
 from streamjoin.state.storage import ObjectStorage, StorageError
 from streamjoin.state.store import HeldRun, RunStore, missing, read_back, select
 
@@ -459,3 +464,30 @@ def switch(driver: Driver, tasks: int, storage: ObjectStorage, fetched: list[int
     assert switched.moved_tuples == pytest.approx(planned.migration.moved_tuples, rel=0.05)
     tuple_bytes = sum(field.type.bit_width for field in load(storage, driver.checkpoint.blocks[0]).schema) / 8
     assert 1 < fetched_bytes / (switched.moved_tuples * tuple_bytes) < 1.1
+
+
+def test_what_is_staged_in_the_outbox_is_compared_with_what_was_written(tmp_path: Path) -> None:
+    storage, schema = ObjectStorage(str(tmp_path)), pa.schema([("a", pa.int64())])
+    writer = ArrowWriter(storage, schema, "outbox/one", "stem", 0)
+    writer.write(pa.record_batch([pa.array(range(100))], schema=schema))
+    (staged,) = writer.close()
+    written = data_of(storage, staged)
+    assert ipc.open_stream(written).read_all().num_rows == 100
+    storage.put(staged.path, written[:-20] + b"x" + written[-19:])
+    with pytest.raises(SinkError, match=rf"{re.escape(staged.path)}: damaged: .* It has 100 committed results, which are lost without it"):
+        data_of(storage, staged)
+    old = dataclasses.replace(staged, path="outbox/one-000.arrow")  # of a version that wrote no checksums
+    storage.put(old.path, written)
+    assert data_of(storage, old) == written
+
+
+def test_what_the_log_keeps_of_small_results_is_compared_with_what_was_written(tmp_path: Path) -> None:
+    storage = ObjectStorage(str(tmp_path))
+    segment = Segment("log/0000000000000000.entry")
+    extent = segment.add(b"some results")
+    entry = Entry(0, 1, "writer", "epoch", 0.0, Checkpoint()).encode(segment.data)
+    storage.put(extent.path, entry)
+    assert read_extents(storage, [extent]) == [b"some results"]
+    storage.put(extent.path, entry.replace(b"some", b"sbme"))
+    with pytest.raises(StorageError, match=r"0000\.entry: damaged"):
+        read_extents(storage, [extent])

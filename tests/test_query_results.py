@@ -22,6 +22,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cases import how_many, some
@@ -36,6 +37,7 @@ from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError
 from streamjoin.query.execution import asked
 from streamjoin.query.messages import Limits
+from streamjoin.results.reader import files
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_join_property import KINDS, make_input
@@ -242,6 +244,23 @@ def test_a_snapshot_that_is_ended_and_stored_between_a_querys_commit_and_its_fil
     seen = rows(job, Meanwhile(job.checkpoint, end), "SELECT a, b FROM found")
     assert Counter(seen) == Counter(rows(job, ObjectStorage(job.checkpoint), "SELECT a, b FROM found"))
     assert seen
+
+
+def test_a_query_of_a_damaged_file_names_it(tmp_path: Path) -> None:
+    output = {"select": ["l.rid AS a", "r.rid AS b"], "snapshots": {"every": "1h"}}
+    job = make_job(tmp_path, joins=[join_of(tmp_path, name="found", on=BAND, window={"within": "3s"}, output=output)], watermark="2s")
+    driver, storage = driver_for(job, band_inputs(), ObjectStorage(job.checkpoint), InlineRunner()), ObjectStorage(job.checkpoint)
+    driver.start()
+    while driver.step(final=True) is not None:
+        pass
+    driver.stop()
+    (file,) = files(storage, "found")
+    written = Path(job.checkpoint, file.path).read_bytes()
+    column = pq.ParquetFile(pa.BufferReader(written)).metadata.row_group(0).column(0)
+    last = column.data_page_offset + column.total_compressed_size - 1
+    Path(job.checkpoint, file.path).write_bytes(written[:last] + bytes([written[last] ^ 1]) + written[last + 1 :])
+    with pytest.raises(QueryError, match=rf"{re.escape(file.path)}: damaged: .* It has {file.rows} results of the snapshots 0 to 0"):
+        rows(job, storage, "SELECT * FROM found")
 
 
 @pytest.mark.parametrize("sql", ["SELECT * FROM l", "SELECT 1"])

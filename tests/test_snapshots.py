@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -606,3 +607,56 @@ def test_results_of_three_streams_are_kept_too(tmp_path: Path) -> None:
     wanted = output_of(tmp_path)
     assert wanted.total() > 1000
     require_each_once(tmp_path, wanted)
+
+
+def test_a_damaged_part_of_a_snapshot_is_named_and_stops_neither_the_join_nor_other_results(tmp_path: Path) -> None:
+    inputs = make_inputs()
+    job, clock, storage = job_with(tmp_path, {"every": "1h"}), Clock(), ObjectStorage(str(tmp_path / "state"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+        patched.setattr("streamjoin.snapshots.timeline.FAN_IN", 2)
+        driver = driver_for(job, inputs, storage, InlineRunner(), clock=clock)
+        driver.start()
+        driver.step()
+        driver.step()
+        part = driver.checkpoint.snapshots["j"].parts[0].path
+        damage(storage, part)
+        while driver.step(final=True) is not None:
+            clock.now += 1
+        driver.stop()
+    assert output_of(tmp_path) == expected(inputs)
+    told = driver.snapshots()["j"].told("j")
+    assert re.search(rf"{re.escape(part)}: damaged: .* It has \d+ results of a snapshot, which are lost without it; restore it", told)
+
+
+def damage(storage: ObjectStorage, path: str) -> None:
+    """One bit of an object is another."""
+    data = bytearray(storage.get(path))
+    data[len(data) // 2] ^= 1
+    local = storage.local_path(path)
+    assert local is not None
+    local.write_bytes(data)
+
+
+def test_a_damaged_file_or_index_of_snapshots_is_named(tmp_path: Path) -> None:
+    inputs, storage = make_inputs(), ObjectStorage(str(tmp_path / "state"))
+    run(job_with(tmp_path, {"every": "2s"}), inputs, tmp_path, Clock())
+    file, *_ = files(storage, "j")
+    damage(storage, file.path)
+    lost = f"{file.rows} results of the snapshots {file.snapshot_low} to {file.snapshot_high}"
+    with pytest.raises(StorageError, match=rf"{re.escape(file.path)}: damaged: .*{lost}"):
+        list(archive.Archive(storage, "j").rows(file.snapshot_low, 10))
+    with pytest.raises(StorageError, match=rf"{re.escape(file.path)}: damaged: .*{lost}"):
+        reader.content(storage, file)
+    index = storage.list("snapshots/j/index")[0]
+    for at in range(len(storage.get(index))):
+        text = bytearray(storage.get(index))
+        text[at] ^= 1
+        try:
+            changed = reader.Run.decode(bytes(text))
+        except (ValueError, KeyError):
+            continue
+        assert changed == reader.Run.decode(storage.get(index)), at
+    damage(storage, index)
+    with pytest.raises(StorageError, match=rf"{re.escape(index)}: this index of snapshots cannot be read"):
+        list_snapshots(storage, "j")

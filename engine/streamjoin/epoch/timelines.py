@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from streamjoin.epoch.planning import PlannedEpoch
@@ -22,6 +23,7 @@ from streamjoin.results.parts import Form, gather
 from streamjoin.results.publisher import Kept, Publisher, StoreState
 from streamjoin.snapshots.punctuation import WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Rule, Timeline
+from streamjoin.state.checks import ChangedError
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
@@ -98,7 +100,8 @@ class Timelines:
             small = timeline.to_gather()
             if small:
                 name = f"{attempt_prefix(last.identity, incarnation, number)}-snapshot-{uuid.uuid4().hex[:8]}"
-                timeline = timeline.gathered(small, gather(self._storage, small, name))
+                with suppress(ChangedError):  # they stay as they are; who is to store the snapshot says so, and the join goes on
+                    timeline = timeline.gathered(small, gather(self._storage, small, name))
             parts = [part.kept_in(segment) for report in reports for part in report.snapshot_parts.get(join, ())]
             after[join] = timeline.with_rows(self._rule(join), number, parts, self._forms.get(join, ""), now, marks=marks)
         return after, pending

@@ -35,7 +35,7 @@ from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import RecordByRecord, Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
-from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
+from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import Missing, Storage
@@ -301,7 +301,7 @@ class KafkaSink:
 
     def _batches(self, file: Staged) -> Iterator[Outgoing]:
         try:
-            data = file.data or self._storage.get(file.path)
+            data = data_of(self._storage, file)
         except Missing:
             raise SinkError(
                 f"{self._storage.url}/{file.path}: these {file.rows} committed records are gone, and there is no note that they were sent."

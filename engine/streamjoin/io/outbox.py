@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError, Staged
+from streamjoin.state import checks
 from streamjoin.state.storage import Storage
 
 OUTBOX = "outbox"
@@ -23,6 +24,14 @@ def sweep(storage: Storage, folder: str, may_remove: Callable[[str], bool]) -> i
     stray = [path for path in storage.list(folder) if may_remove(path.rsplit("/", 1)[1])]
     storage.delete_many(stray)
     return len(stray)
+
+
+def data_of(storage: Storage, staged: Staged) -> bytes:
+    """What is staged. Raises Missing; SinkError where it is not what was written; StorageError. O(bytes)."""
+    try:
+        return staged.data or checks.read(storage, staged.path, f"{staged.rows} committed results")
+    except checks.ChangedError as error:
+        raise SinkError(str(error)) from error
 
 
 class OutboxWriter(ABC):
@@ -84,7 +93,7 @@ class OutboxWriter(ABC):
         if not self._done and data.size <= self._small_bytes:
             self._done.append(Staged("", final, rows, data.size, data=data.to_pybytes()))
         else:
-            path = f"{self._path}-{len(self._done):03d}.arrow"
+            path = checks.named(f"{self._path}-{len(self._done):03d}", "arrow", memoryview(data))
             self._storage.put(path, memoryview(data))
             self._done.append(Staged(path, final, rows, data.size))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.outbox import OUTBOX, OutboxWriter, sweep
+from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
@@ -102,7 +102,7 @@ class PostgresSink:
     def _batches(self, staged: Sequence[Staged]) -> Iterator[pa.RecordBatch]:
         for each in staged:
             try:
-                data = each.data or self._storage.get(each.path)
+                data = data_of(self._storage, each)
             except Missing:
                 raise SinkError(
                     f"{self._storage.url}/{each.path}: these {each.rows} committed results are gone, and {self.config} does not have them."

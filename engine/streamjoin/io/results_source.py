@@ -15,7 +15,8 @@ from pyarrow import ipc
 
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, SourcePlan, Split, Staged
-from streamjoin.state.blocks import name_of
+from streamjoin.state import checks
+from streamjoin.state.blocks import FOLDER
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed, read_fed
 from streamjoin.state.storage import Storage, StorageError
@@ -131,7 +132,7 @@ class FeedWriter:
         data = sink.getvalue()
         if data.size <= self._small_bytes:
             return [Staged("", "", rows, data.size, data=data.to_pybytes(), is_fed=True)]
-        self._path = name_of(self._name, small=False)
+        self._path = checks.named(f"{FOLDER}/{self._name}", "arrow", memoryview(data))
         self._feed.storage.put(self._path, memoryview(data))
         return [Staged(self._path, "", rows, data.size, is_fed=True)]
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from streamjoin.query.continuous import Position, let_go
 from streamjoin.query.errors import QueryError, Why
-from streamjoin.results.reader import INDEX, Run, Snapshot, folder, index_path, outermost, range_of
+from streamjoin.results.reader import INDEX, Run, Snapshot, folder, index_path, outermost, range_of, read_run
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.log import path_of, read_latest
 from streamjoin.state.storage import Missing, Storage, StorageError
@@ -122,7 +122,7 @@ class Feed:
         raise AssertionError("the last attempt returns or raises")
 
     def _read(self, low: int, high: int) -> Run:
-        return Run.decode(self._storage.get(index_path(self._join, low, high)))
+        return read_run(self._storage, index_path(self._join, low, high))
 
 
 def _explained(look: Callable[[], Found]) -> Found:

@@ -26,8 +26,9 @@ from streamjoin.query.bounds import Range, direct_ranges
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.results.parts import read_parts, sorted_rows
-from streamjoin.results.reader import KEY, ROW, SNAPSHOT, SnapshotFile, runs
+from streamjoin.results.reader import KEY, ROW, SNAPSHOT, SnapshotFile, content, lost_with, runs
 from streamjoin.snapshots.timeline import Closed, Open, Timeline
+from streamjoin.state import checks
 from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -128,8 +129,8 @@ class JoinResults:
         path = self._storage.local_path(file.path)
         if path is None and file.bytes > room:
             raise self._too_much(file.bytes, room)
-        source: Any = pa.BufferReader(self._storage.get(file.path)) if path is None else self._open(file, str(path))
-        with pq.ParquetFile(source) as parquet:
+        source: Any = pa.BufferReader(content(self._storage, file)) if path is None else self._open(file, str(path))
+        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             there = _common(parquet.schema_arrow, schema)
             metadata, found = parquet.metadata, list[tuple[pa.Table, int]]()
             columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
@@ -142,7 +143,10 @@ class JoinResults:
                 if size > room:
                     raise self._too_much(size, room)
                 room -= size
-                table = parquet.read_row_group(number, columns=there, use_threads=False)
+                try:
+                    table = parquet.read_row_group(number, columns=there, use_threads=False)
+                except (pa.ArrowException, OSError) as error:
+                    raise checks.changed(self._storage, file.path, lost_with(file)) from error
                 found.append((_with_columns(table, schema), size))
         return found
 

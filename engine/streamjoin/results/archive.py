@@ -29,8 +29,22 @@ import pyarrow.parquet as pq
 from streamjoin.io.sinks import parquet_encodings
 from streamjoin.results.merging import in_portions, merged
 from streamjoin.results.parts import sorted_rows
-from streamjoin.results.reader import INDEX, KEY, SNAPSHOT, Run, Snapshot, SnapshotFile, bound_of, folder, index_path, range_of, runs
+from streamjoin.results.reader import (
+    INDEX,
+    KEY,
+    SNAPSHOT,
+    Run,
+    Snapshot,
+    SnapshotFile,
+    bound_of,
+    content,
+    folder,
+    index_path,
+    range_of,
+    runs,
+)
 from streamjoin.snapshots.timeline import Closed
+from streamjoin.state import checks
 from streamjoin.state.storage import Storage
 
 FAN_IN = 8
@@ -76,7 +90,7 @@ class Archive:
         assert run is not None, snapshot
         for file in run.files:
             if file.snapshot_low <= snapshot <= file.snapshot_high:
-                source = pa.BufferReader(self._storage.get(file.path))
+                source = pa.BufferReader(content(self._storage, file))
                 for batch in pq.ParquetFile(source).iter_batches(batch_rows):
                     own = batch if run.low == run.high else batch.filter(pc.equal(batch.column(SNAPSHOT), snapshot))
                     if own.num_rows:
@@ -135,11 +149,13 @@ class Archive:
         found = []
         for number, start in enumerate(range(0, rows.num_rows, size), first):
             part = rows.slice(start, size)
-            path = f"{folder(self._join)}/{low:012d}-{high:012d}-{number:03d}{attempt}.parquet"
             data = pa.BufferOutputStream()
             encodings = parquet_encodings(part)
-            pq.write_table(part, data, compression="zstd", row_group_size=GROUP_ROWS, write_page_index=True, **encodings)
+            options = {"row_group_size": GROUP_ROWS, "write_page_index": True, "write_page_checksum": True}
+            pq.write_table(part, data, compression="zstd", **options, **encodings)
             written = data.getvalue()
+            stem = f"{folder(self._join)}/{low:012d}-{high:012d}-{number:03d}{attempt}"
+            path = checks.named(stem, "parquet", memoryview(written))
             self._storage.put(path, memoryview(written))
             keys = part.column(KEY)
             last = len(keys) - keys.null_count - 1  # rows without a key come last
@@ -209,7 +225,7 @@ class Archive:
     def _groups(self, files: Sequence[SnapshotFile]) -> Iterator[pa.Table]:
         """The row groups of files, one after the other."""
         for file in files:
-            parquet = pq.ParquetFile(pa.BufferReader(self._storage.get(file.path)))
+            parquet = pq.ParquetFile(pa.BufferReader(content(self._storage, file)))
             for number in range(parquet.num_row_groups):
                 yield parquet.read_row_group(number, use_threads=False)
 

@@ -20,6 +20,7 @@ from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.sql import Expression
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT
 from streamjoin.snapshots.timeline import Closed, Part
+from streamjoin.state import checks
 from streamjoin.state.extent import Extent, Segment, read_extents
 from streamjoin.state.storage import Storage, StorageError
 
@@ -112,7 +113,7 @@ class PartWriter:
         if not self._done and data.size <= self._small_bytes:
             self._done.append(StagedPart("", rows, nbytes, data.to_pybytes()))
             return
-        path = f"{FOLDER}/{self._name}-{len(self._done):03d}.arrow"
+        path = checks.named(f"{FOLDER}/{self._name}-{len(self._done):03d}", "arrow", memoryview(data))
         self._storage.put(path, memoryview(data))
         self._done.append(StagedPart(path, rows, nbytes))
 
@@ -131,7 +132,8 @@ def read_parts(storage: Storage, parts: Sequence[Part]) -> pa.Table:
     extents = [Extent(part.path, *part.extent) for part in parts if part.extent is not None]
     kept = iter(read_extents(storage, extents))
     with ThreadPoolExecutor(READS) as pool:
-        objects = iter(list(pool.map(storage.get, [part.path for part in parts if part.extent is None])))
+        whole = [part for part in parts if part.extent is None]
+        objects = iter(list(pool.map(lambda part: checks.read(storage, part.path, f"{part.rows} results of a snapshot"), whole)))
     tables = []
     for part in parts:
         with ipc.open_stream(pa.py_buffer(next(objects if part.extent is None else kept))) as reader:
@@ -142,8 +144,9 @@ def read_parts(storage: Storage, parts: Sequence[Part]) -> pa.Table:
 def gather(storage: Storage, parts: Sequence[Part], name: str) -> Part:
     """One part of several, as an object of its own, durable on return. ``name``: unique to it. Raises StorageError. O(bytes)."""
     rows = read_parts(storage, parts)
-    path = f"{FOLDER}/{name}.arrow"
-    storage.put(path, memoryview(encoded(rows.to_batches())))
+    data = encoded(rows.to_batches())
+    path = checks.named(f"{FOLDER}/{name}", "arrow", memoryview(data))
+    storage.put(path, memoryview(data))
     return Part(path, rows.num_rows, sum(part.nbytes for part in parts))
 
 

@@ -13,6 +13,7 @@ import datetime
 import decimal
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from streamjoin.state.storage import Missing, Storage
+from streamjoin.state import checks
+from streamjoin.state.storage import Missing, Storage, StorageError
 
 KEY, SNAPSHOT, ROW = "_key", "_snapshot", "_row"
 """Columns of stored results beside those of the output: the key by which they are found; their snapshot; the number in it. The last two
@@ -98,12 +100,14 @@ class Run:
         ]
         snapshots = [[each.id, each.epoch, each.committed_at, each.rows, *([each.marks] if each.marks else [])] for each in self.snapshots]
         value = {"format": FORMAT, "low": self.low, "high": self.high, "madeAt": self.made_at, "snapshots": snapshots, "files": files}
-        return json.dumps(value | {"replaces": list(self.replaces)}).encode()
+        return _checked(value | {"replaces": list(self.replaces)})
 
     @classmethod
     def decode(cls, data: bytes) -> Run:
-        """Raises ValueError for what another version wrote."""
+        """Raises ValueError for what another version wrote, or what has changed since."""
         value = json.loads(data)
+        if "check" in value and _checked(value) != data:
+            raise ValueError("its bytes are not those that were written")
         if value["format"] != FORMAT:
             found = value["format"]
             raise ValueError(f"an index of snapshots is of format {found!r}, and this version reads {FORMAT}; use the one that wrote it")
@@ -114,6 +118,12 @@ class Run:
             Snapshot(number, epoch, at, rows, *map(tuple, marks)) for number, epoch, at, rows, *marks in value["snapshots"]
         )
         return cls(value["low"], value["high"], snapshots, tuple(files), value["madeAt"], tuple(value["replaces"]))
+
+
+def _checked(value: dict[str, Any]) -> bytes:
+    """An index as JSON, with the checksum of all else in it at its end."""
+    text = json.dumps({name: each for name, each in value.items() if name != "check"})
+    return f'{text[:-1]}, "check": {zlib.crc32(text.encode())}}}'.encode()
 
 
 def folder(join: str) -> str:
@@ -137,17 +147,39 @@ def files(storage: Storage, join: str, *, up_to: int | None = None) -> tuple[Sna
     return tuple(file for file in found if up_to is None or file.snapshot_low <= up_to)
 
 
+def content(storage: Storage, file: SnapshotFile) -> bytes:
+    """A file's. Raises StorageError, also where it has not the bytes that were written. O(bytes)."""
+    return checks.read(storage, file.path, lost_with(file))
+
+
+def lost_with(file: SnapshotFile) -> str:
+    """What is lost without a file."""
+    return f"{file.rows} results of the snapshots {file.snapshot_low} to {file.snapshot_high}"
+
+
 def runs(storage: Storage, join: str) -> tuple[Run, ...]:
     """A join's, ascending, none within another. Raises StorageError. O(snapshots)."""
     for attempt in range(1, ATTEMPTS + 1):
         ranges = outermost(map(range_of, storage.list(f"{folder(join)}/{INDEX}")))
         try:
             with ThreadPoolExecutor(READS) as pool:
-                return tuple(pool.map(lambda ends: Run.decode(storage.get(index_path(join, *ends))), ranges))
+                return tuple(pool.map(lambda ends: read_run(storage, index_path(join, *ends)), ranges))
         except Missing:  # it became part of a wider one, or was let go, since they were listed
             if attempt == ATTEMPTS:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def read_run(storage: Storage, path: str) -> Run:
+    """The run that an index describes. Raises StorageError, also where it cannot be read."""
+    data = storage.get(path)
+    try:
+        return Run.decode(data)
+    except ValueError as error:
+        raise StorageError(
+            f"{storage.url}/{path}: this index of snapshots cannot be read ({error}); restore it from a copy: without it, the results"
+            " of its snapshots are not found"
+        ) from error
 
 
 def range_of(path: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from streamjoin.state import checks
 from streamjoin.state.storage import Missing, Storage
 
 ALIGNED = 64
@@ -56,14 +57,17 @@ class Segment:
 
 
 def read_extents(storage: Storage, extents: Sequence[Extent]) -> list[memoryview]:
-    """The bytes of these extents, in this order. Extents of one object that touch take one request. Raises StorageError."""
+    """The bytes of these extents of entries of the log, in this order; one request for each entry. Raises StorageError, also where an entry
+    is not as it was written."""
     by_path: dict[str, list[Extent]] = {}
     for extent in sorted(set(extents), key=lambda extent: (extent.path, extent.start)):
         by_path.setdefault(extent.path, []).append(extent)
     found: dict[Extent, memoryview] = {}
     for path, of_path in by_path.items():
-        ranges = [(extent.start, extent.start + extent.nbytes) for extent in of_path]
-        found |= dict(zip(of_path, storage.get_ranges(path, ranges), strict=True))
+        entry = storage.get(path)
+        if not checks.is_whole(entry):
+            raise checks.changed(storage, path, f"{len(of_path)} pieces of small results")
+        found |= {extent: memoryview(entry)[extent.start : extent.start + extent.nbytes] for extent in of_path}
     return [found[extent] for extent in extents]
 
 

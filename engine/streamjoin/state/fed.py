@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.state.extent import Extent, map_extent
+from streamjoin.state import checks
+from streamjoin.state.blocks import is_file
+from streamjoin.state.extent import Extent, map_extent, read_extents
 from streamjoin.state.storage import Storage
 
 
@@ -46,10 +48,14 @@ class Fed:
 
 def read_fed(storage: Storage, extent: Extent) -> Iterator[pa.RecordBatch]:
     """The results, in the order in which they were written. Raises StorageError."""
-    data = map_extent(storage, extent)
-    if data is None:
-        (found,) = storage.get_ranges(extent.path, [(extent.start, extent.start + extent.nbytes)])
-        data = pa.py_buffer(found)
+    lost = "results that a stream is yet to read"
+    if not is_file(extent.path):
+        data = pa.py_buffer(read_extents(storage, [extent])[0])
+    elif (mapped := map_extent(storage, extent)) is not None:
+        data = mapped
+        checks.require_unchanged(storage, extent.path, memoryview(data), lost)
+    else:
+        data = pa.py_buffer(checks.read(storage, extent.path, lost))
     with ipc.open_file(data) as reader:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)

@@ -30,7 +30,6 @@ import itertools
 import json
 import os
 import socket
-import struct
 import time
 import uuid
 import zlib
@@ -46,6 +45,7 @@ from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state import version
 from streamjoin.state.blocks import Block
+from streamjoin.state.checks import END, is_whole
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
@@ -56,8 +56,6 @@ RETAIN_SECONDS = 600.0
 TRIM_ENTRIES = 16
 """The number of entries that are removed in one request."""
 ATTEMPTS = 4
-END = struct.Struct("<QI")
-"""How an entry ends: the length of the JSON before it, and the CRC-32 of all before that."""
 
 
 class Damaged(StorageError):  # noqa: N818
@@ -306,8 +304,8 @@ class Entry:
         """Raises StorageError for an entry of another version, Damaged for one that is not as it was written. O(bytes)."""
         if len(data) < END.size:
             raise Damaged(f"it has {len(data)} bytes")
-        length, checksum = END.unpack(data[-END.size :])
-        if length > len(data) - END.size or zlib.crc32(memoryview(data)[: -END.size]) != checksum:
+        length, _ = END.unpack(data[-END.size :])
+        if length > len(data) - END.size or not is_whole(data):
             raise Damaged(f"its {len(data)} bytes are not those that were written")
         values = json.loads(data[-END.size - length : -END.size])
         known = version.checked(values, cls.__slots__)
