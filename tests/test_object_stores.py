@@ -710,6 +710,29 @@ def test_a_small_epoch_takes_a_commit_and_a_file_of_results_whatever_the_workers
     assert s3.requests == []
 
 
+@pytest.mark.parametrize("idle_seconds", [0, 60])
+def test_results_that_a_consumer_took_do_not_come_back_after_an_idle_driver_was_killed(idle_seconds: int, s3: S3Server) -> None:
+    """If it was killed at once, nobody knows whether they were visible: they are published again."""
+    inputs, root, now = make_inputs(epochs=3), s3.bucket(), [START / SECOND + 1000]
+    state, out = str(root / "state"), ObjectStorage(str(root / "out"))
+    killed = driver_for(job_at(root), inputs, ObjectStorage(state), InlineRunner(), clock=lambda: now[0])
+    killed.start()
+    while killed.step() is not None:
+        now[0] += 1
+    taken = [path for path in out.list("") if path.startswith("part-")]
+    now[0] += idle_seconds
+    s3.requests.clear()
+    for _ in range(3):
+        assert killed.step() is None
+    assert s3.kinds() == Counter({"create": 1} if idle_seconds else {}), "once, and never before that"
+    out.delete_many(taken)
+    again = driver_for(job_at(root), inputs, ObjectStorage(state), InlineRunner(), clock=lambda: now[0])
+    again.start()
+    back = [path for path in out.list("") if path.startswith("part-")]
+    assert set(back) <= set(taken)
+    assert bool(back) == (not idle_seconds)
+
+
 def test_results_of_many_small_epochs_are_gathered(s3: S3Server) -> None:
     """With nothing but the commit in between; when the input ends all are there."""
     inputs, root, clock = make_inputs(epochs=20), s3.bucket(), itertools.count(START / SECOND + 1000, 0.1)

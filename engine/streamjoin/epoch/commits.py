@@ -28,6 +28,10 @@ from streamjoin.job import Job
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, CommitLog
 
+SETTLE_SECONDS = 5.0
+"""A driver that has nothing to do for so long commits that all is visible: so that the next one, if this is killed, brings back nothing
+that readers have taken away meanwhile. A join that has input at least so often pays for no commit more."""
+
 
 class Commits:
     """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's; ``entering`` is told of each step as it
@@ -52,6 +56,8 @@ class Commits:
         """Whether everything that the last commit staged is visible."""
         self.results = Results()
         """Of the last commit, with their data."""
+        self._published_at = 0.0
+        """The clock when that was done last."""
         self.sources, self.sink = tuple(sources), sink
         self._is_owner = False
         """Whether the outputs are known to belong to this checkpoint."""
@@ -112,6 +118,8 @@ class Commits:
         ends = final and exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
         if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
             self.commit_between(gathers=gathers, final=final, is_over=final and exhausted)
+        elif self.is_published and any(each.data for each in results.staged) and not 0 <= now - self._published_at < SETTLE_SECONDS:
+            self.settle(self.checkpoint)
 
     def finish(self) -> None:
         """Make visible what waits for that, as the driver stops."""
@@ -141,7 +149,7 @@ class Commits:
         shown = {each.join: self.results.outputs[each.join] for each in self.results.staged if each.join in self.results.outputs}
         if shown.items() - self.checkpoint.outputs.items():  # durable with the next commit
             self.checkpoint = replace(self.checkpoint, outputs=self.checkpoint.outputs | shown)
-        self.is_published = True
+        self.is_published, self._published_at = True, self._clock()
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
         for source, position in zip(self.sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
