@@ -221,3 +221,37 @@ def test_a_table_belongs_to_a_checkpoint_and_one_that_lacks_its_results_is_anoth
     target.claim(other, takes=False)
     with pytest.raises(OwnedElsewhere, match=r"has none of the results that this checkpoint \(state/one\) has published .*"):
         target.claim(replace(one, has_published=True), takes=False)
+
+
+REFUSALS = {
+    "a check": ("ALTER TABLE {0} ADD CONSTRAINT no_secrets CHECK (name <> 'hush-4711')", r"no_secrets.*SQLSTATE 23514"),
+    "another unique column": (
+        "CREATE UNIQUE INDEX one_name ON {0} (name); INSERT INTO {0} (id, name) VALUES (99, 'hush-4711')",
+        r"one_name.*SQLSTATE 23505",
+    ),
+    "a trigger": (
+        "CREATE FUNCTION refuse_{0}() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not \"%\" of %', NEW.name, NEW.id USING DETAIL = NEW.name; END $$;"
+        "CREATE TRIGGER refusing BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION refuse_{0}()",
+        "SQLSTATE P0001",
+    ),
+    "a trigger that casts": (
+        "CREATE FUNCTION cast_{0}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM NEW.name::integer; RETURN NEW; END $$;"
+        "CREATE TRIGGER casting BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION cast_{0}()",
+        "invalid input syntax for type integer.*SQLSTATE 22P02",
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_a_table_refuses_is_told_without_the_row(refusal: str, server: Any, table: str, tmp_path: Path) -> None:
+    made, told = REFUSALS[refusal]
+    target = sink(server, table, tmp_path)
+    target.publish([], again=True)
+    asked(server, made.format(table))
+    with pytest.raises(SinkError, match=told) as raised:
+        target.publish(stage(target, 0, batch((87654321, "hush-4711", 1))))
+    assert "hush" not in str(raised.value)
+    assert "4711" not in str(raised.value)
+    assert "87654321" not in str(raised.value)
+    assert "trace in the log names the row" in str(raised.value)

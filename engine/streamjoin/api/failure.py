@@ -81,7 +81,9 @@ def failure_of(error: BaseException, trace: str, log_directory: Path) -> Failure
     Nothing is lost when the file cannot be written: the sentence then says so.
     """
     code = code_of(error)
-    text = " ".join(str(error).split()) or type(error).__name__
+    from streamjoin.io.telling import told
+
+    text = told(error) or type(error).__name__
     if code is Exit.FAILED and not hasattr(error, "detail"):
         text = f"{type(error).__name__}: {text}"
     text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -24,6 +24,7 @@ from streamjoin.io.base import Counting, Follower, SinkError, Source, Traffic
 from streamjoin.io.ownership import Owner
 from streamjoin.io.results_source import ResultsSource
 from streamjoin.io.several import Sinks
+from streamjoin.io.telling import told
 from streamjoin.job import Job
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import Checkpoint, CommitLog
@@ -76,7 +77,7 @@ class Commits:
                 results = results.gathered(due, self.sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
             except (SinkError, OSError) as error:
                 self._janitor.has_leftovers = True
-                raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+                raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {told(error)}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)
         if not self._is_owner and (results.staged or results.waiting):

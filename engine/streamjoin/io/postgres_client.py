@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
+from streamjoin.io.telling import told, without_values
+
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 _TYPES: dict[pa.DataType, str] = {
@@ -91,6 +93,18 @@ def plain(column: Any) -> Any:
     return column
 
 
+def told_by(error: psycopg.Error) -> str:
+    """What the server says of an error, without the row: the message alone, as its details quote keys, rows and lines; of data that it
+    cannot take, and of triggers, also without what that quotes."""
+    message, state = error.diag.message_primary, error.sqlstate or ""
+    if message is None:
+        return told(error) if isinstance(error, psycopg.DataError) else " ".join(str(error).split()) or type(error).__name__
+    text = without_values(message) if state.startswith(("22", "P0")) else message
+    names = {"column": error.diag.column_name, "constraint": error.diag.constraint_name}
+    more = [f"{kind} {name}" for kind, name in names.items() if name and name not in text]
+    return " ".join(", ".join([text, *more, *([f"SQLSTATE {state}"] if state else [])]).split())
+
+
 def remedy_for(error: psycopg.Error, where: str) -> str:
     """What to do about a refusal. ``where``: the manifest's field of the server."""
     state = error.sqlstate or ""
@@ -102,6 +116,8 @@ def remedy_for(error: psycopg.Error, where: str) -> str:
         return "grant the user CREATE in the schema, and the tables if others own them"
     if state.startswith(("3D", "3F")):
         return f"create it, or correct {where}.database and {where}.schema"
+    if state.startswith(("22", "23", "P0")):
+        return "mend the results or the table: the trace in the log names the row"
     return "mend what it says"
 
 

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from streamjoin.io.base import SinkError, UnavailableError
 from streamjoin.io.ownership import Owner, require_known
-from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, type_of
+from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of
 from streamjoin.io.postgres_sink import PostgresSinkConfig
 from streamjoin.io.references import resolved
 
@@ -164,7 +164,7 @@ class PostgresTable:
                 return once(self._connection)
         except psycopg.Error as error:
             self._close()
-            text = " ".join(str(error).split()) or type(error).__name__
+            text = told_by(error)
             state = error.sqlstate or ""
             # Without a state there is no answer; 57 and 40: it is shut down, or the transaction met another; 53: no room for now.
             if (isinstance(error, psycopg.OperationalError) and not state) or state[:2] in ("08", "40", "53", "57"):

@@ -19,7 +19,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, type_of
+from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of
 from streamjoin.io.references import resolved
 from streamjoin.results.reader import KEY, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
@@ -128,7 +128,7 @@ class PostgresStore:
         except psycopg.Error as error:
             self._prepared = None
             self.close()
-            text = " ".join(str(error).split()) or type(error).__name__
+            text = told_by(error)
             if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
                 remedy = "see whether it is up, and whether its options fit it"
                 raise StoreError(f"{self.config}: cannot be reached ({text}); {remedy}") from error

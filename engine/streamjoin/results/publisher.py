@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from streamjoin.io.telling import told
 from streamjoin.results.archive import Archive, described
 from streamjoin.results.store import SnapshotStore
 from streamjoin.snapshots.timeline import Closed, Stored, Timeline
@@ -100,7 +101,7 @@ class Publisher:
                 # What waits for its store is read by snapshot, and stays in files of its own until then.
                 worked = self._archive.tidy(min((snapshot.id for snapshot in self._waiting), default=None)) or self._let_go() or worked
         except Exception as error:
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            text = f"{type(error).__name__}: {told(error)}"
             since = self._state.failing_since or self._clock()
             self._note(self._stored, replace(self._state, failures=self._state.failures + 1, error=text, failing_since=since))
             raise

@@ -21,6 +21,7 @@ from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.io.base import SourceError
+from streamjoin.io.telling import told
 from streamjoin.kernel.run import warm
 from streamjoin.state.store import RunStore
 
@@ -137,5 +138,5 @@ class InlineEpoch:
         self._shuffled.clear()
 
     def _failed(self, error: Exception) -> EpochFailed:
-        message = f"epoch {self._spec.epoch}: {type(error).__name__}: {error}"
+        message = f"epoch {self._spec.epoch}: {type(error).__name__}: {told(error)}"
         return EpochFailed(message, traceback.format_exc(), permanent=isinstance(error, SourceError), too_large=too_large_of(error))

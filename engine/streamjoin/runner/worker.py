@@ -32,6 +32,7 @@ from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
+from streamjoin.io.telling import told
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import Allocators
 from streamjoin.runner.control import Connection, call
@@ -259,7 +260,7 @@ class Worker:
             self._exchange.fail(attempt, Abandoned("its join has failed"))  # nobody need send or route any more
             answer = Failed(
                 attempt,
-                f"{type(error).__name__}: {error}".splitlines()[0],
+                f"{type(error).__name__}: {told(error)}",
                 traceback.format_exc(),
                 permanent=isinstance(error, SourceError),
                 too_large=too_large_of(error),

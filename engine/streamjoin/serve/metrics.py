@@ -36,6 +36,7 @@ from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.epoch.timelines import SnapshotsState
 from streamjoin.io.base import Traffic
+from streamjoin.io.telling import told
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.sinks import KafkaSink
@@ -239,7 +240,7 @@ class Metrics(Collector):
         with self._lock:
             self._take(plan)
             self._failures += 1
-            self._last_error, self._last_failure = type(error).__name__, " ".join(str(error).split())[:LONGEST_FAILURE]
+            self._last_error, self._last_failure = type(error).__name__, told(error)[:LONGEST_FAILURE]
             self._running_since = None
             self._state = "retrying"
 
