@@ -235,6 +235,12 @@ REFUSALS = {
         "CREATE TRIGGER refusing BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION refuse_{0}()",
         "SQLSTATE P0001",
     ),
+    "a trigger with a state of its own": (
+        "CREATE FUNCTION own_{0}() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not \"%\"', NEW.name USING ERRCODE = 'check_violation'; END $$;"
+        "CREATE TRIGGER own BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION own_{0}()",
+        "SQLSTATE 23514",
+    ),
     "a trigger that casts": (
         "CREATE FUNCTION cast_{0}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM NEW.name::integer; RETURN NEW; END $$;"
         "CREATE TRIGGER casting BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION cast_{0}()",

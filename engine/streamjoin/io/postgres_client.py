@@ -36,6 +36,9 @@ _TYPES: dict[pa.DataType, str] = {
     pa.duration("us"): "bigint",
 }
 
+_NOT_DATA = frozenset({"08", "0A", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58"})
+"""Classes of SQLSTATE whose messages are the server's own, about connections, rights, names, statements and resources."""
+
 
 def connected(host: str, port: int, database: str, timeout_seconds: float, options: Mapping[str, str]) -> Connection:
     """A connection whose statements end after the timeout, with UTC. ``options``: others of libpq. Raises psycopg.Error."""
@@ -94,12 +97,12 @@ def plain(column: Any) -> Any:
 
 
 def told_by(error: psycopg.Error) -> str:
-    """What the server says of an error, without the row: the message alone, as its details quote keys, rows and lines; of data that it
-    cannot take, and of triggers, also without what that quotes."""
+    """What the server says of an error, without the row: the message alone, as its details quote keys, rows and lines; and of that, but
+    for errors that are not about data (``_NOT_DATA``), without what it quotes: functions of users may put rows into it."""
     message, state = error.diag.message_primary, error.sqlstate or ""
     if message is None:
         return told(error) if isinstance(error, psycopg.DataError) else " ".join(str(error).split()) or type(error).__name__
-    text = without_values(message) if state.startswith(("22", "P0")) else message
+    text = message if state[:2] in _NOT_DATA else without_values(message)
     names = {"column": error.diag.column_name, "constraint": error.diag.constraint_name}
     more = [f"{kind} {name}" for kind, name in names.items() if name and name not in text]
     return " ".join(", ".join([text, *more, *([f"SQLSTATE {state}"] if state else [])]).split())
@@ -116,7 +119,7 @@ def remedy_for(error: psycopg.Error, where: str) -> str:
         return "grant the user CREATE in the schema, and the tables if others own them"
     if state.startswith(("3D", "3F")):
         return f"create it, or correct {where}.database and {where}.schema"
-    if state.startswith(("22", "23", "P0")):
+    if state[:2] not in _NOT_DATA:
         return "mend the results or the table: the trace in the log names the row"
     return "mend what it says"
 

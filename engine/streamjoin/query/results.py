@@ -130,7 +130,11 @@ class JoinResults:
         if path is None and file.bytes > room:
             raise self._too_much(file.bytes, room)
         source: Any = pa.BufferReader(content(self._storage, file)) if path is None else self._open(file, str(path))
-        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        try:
+            opened = pq.ParquetFile(source, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise checks.changed(self._storage, file.path, lost_with(file)) from error
+        with opened as parquet:
             there = _common(parquet.schema_arrow, schema)
             metadata, found = parquet.metadata, list[tuple[pa.Table, int]]()
             columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
