@@ -33,7 +33,7 @@ from streamjoin.elastic.settings import Mode, Settings
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.reports import TaskReport
-from streamjoin.io.base import Traffic
+from streamjoin.io.base import Blocked, Traffic
 from streamjoin.job import Job
 from streamjoin.manifest.sinks import KafkaSink
 from streamjoin.manifest.sources import KafkaSource
@@ -511,7 +511,7 @@ def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     (result,) = run.steps(1)
     by_tuples, by_bytes = as_if_from_kafka(run), as_if_from_kafka(run, capacity=Capacity(1 << 20, in_bytes=True))
     for metrics in (by_tuples, by_bytes):
-        metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+        metrics.observe(replace(result, backlog_by_partition=({0: 5}, {}), blocked=({0: Blocked(5, 1.0)}, {})), run.watched.plan_status())
     seen, weighed = scrape(by_tuples), scrape(by_bytes)
     assert weighed["capacity_bytes"] == 1 << 20
     assert set(seen.types) ^ set(weighed.types) == {"streamjoin_capacity_bytes", "streamjoin_capacity_tuples"}
@@ -582,9 +582,11 @@ def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run)
     for errors, lag in (((1, 0), {0: 5, 1: 7}), ((2, 4), {1: 3})):
         metrics.spent(0, (Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)), {})
         totals = result.totals | {"skipped": [0, 4]}
-        metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), totals=totals))
+        blocked = {partition: Blocked(waiting, 90.0) for partition, waiting in lag.items() if waiting != 7}
+        metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), blocked=(blocked, {}), totals=totals))
     seen = scrape(metrics)
     assert seen["kafka_lag_records"] == {("1", "l", "t"): 3}, "a partition that the last epoch did not know of has no series"
+    assert seen["kafka_blocked_seconds"] == {("1", "l", "t"): 90.0}
     assert seen["kafka_source_errors_total"] == {"l": 13, "r": 4}
     assert seen["kafka_skipped_records_total"] == {"l": 0, "r": 4}
     assert (seen["kafka_sent_records_total"], seen["kafka_sent_bytes_total"]) == (100, 2000)

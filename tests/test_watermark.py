@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from streamjoin.epoch.reports import RouteReport
 from streamjoin.epoch.watermark import advance
 from streamjoin.state.log import Checkpoint, Newest
@@ -28,6 +30,25 @@ def test_the_partition_furthest_behind_holds_the_watermark_until_it_is_idle() ->
     mark, partitions = advance(mark, partitions, seen((0, 130)), delay_micros=10, idle_seconds=30, now=1032)
     assert mark == 690, "back again, it cannot take the watermark back"
     assert partitions == {0: Newest(130, 1032), 1: Newest(700, 1031)}
+
+
+def test_a_partition_whose_records_wait_is_not_idle() -> None:
+    partitions = {0: Newest(120, 1000.0), 1: Newest(500, 1000.0)}
+    waits: dict[str, Any] = {"delay_micros": 10, "idle_seconds": 30, "waiting": [0]}
+    mark, partitions = advance(110, partitions, seen((1, 700)), now=1031.0, **waits, blocked=[0])
+    assert (mark, partitions) == (110, {0: Newest(120, 1031.0), 1: Newest(700, 1031.0)})
+    mark, partitions = advance(mark, partitions, seen((1, 800)), now=1070.0, **waits)
+    assert mark == 110, "its records can be read, and have not been read yet"
+    mark, partitions = advance(mark, partitions, seen((1, 900)), now=1101.0, delay_micros=10, idle_seconds=30)
+    assert mark == 890, "the transaction was aborted, and nothing has come for 31 s since"
+
+
+def test_a_partition_with_records_that_nobody_could_read_so_far_holds_the_watermark() -> None:
+    waits: dict[str, Any] = {"delay_micros": 10, "idle_seconds": 30, "waiting": [0], "blocked": [0]}
+    mark, partitions = advance(None, {}, seen((1, 500)), now=1000.0, **waits)
+    assert (mark, partitions) == (None, {1: Newest(500, 1000.0)})
+    assert advance(300, partitions, seen((1, 700)), now=9000.0, **waits)[0] == 300
+    assert advance(300, partitions, seen((0, 400), (1, 700)), now=9000.0, delay_micros=10, idle_seconds=30)[0] == 390
 
 
 def test_a_clock_that_is_set_back_makes_no_partition_wait_for_longer() -> None:

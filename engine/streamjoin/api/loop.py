@@ -280,7 +280,7 @@ class Loop:
                 deadline = now + self._run_seconds if deadline is None else deadline
                 if now >= deadline:
                     return Reason.TIME
-            if done is not None and sum(done.result.backlog) > 0:
+            if done is not None and done.result.readable_backlog > 0:
                 continue
             idle = min(max(FIRST_ASK_SECONDS, 2 * idle), MOST_ASK_SECONDS) if done is None else 0.0
             wait = max(idle, began + self._interval - self._clock())

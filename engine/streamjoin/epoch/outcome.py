@@ -74,7 +74,7 @@ def checkpoint_after(
     )
     fed = fed_after(job, last, epoch, reports, segment)
     advanced = [_advance(job, last, epoch, fed, stream, reports, now) for stream in range(len(job.streams))]
-    heard = heard_after(last.heard, [plan.records > 0 or plan.backlog_records > 0 for plan in epoch.inputs], now)
+    heard = heard_after(last.heard, [plan.records > 0 or plan.waiting_records > 0 for plan in epoch.inputs], now)
     limits = [None if stream.silence_micros is None else stream.silence_micros / 1e6 for stream in job.streams]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
@@ -242,7 +242,8 @@ def _advance(
     stream = job.streams[number]
     if isinstance(stream.source, JoinSource):
         return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.partitions[number]
-    there, pending = epoch.inputs[number].backlog_by_partition, epoch.inputs[number].pending_from
+    plan = epoch.inputs[number]
+    there, pending = plan.waiting_by_partition, plan.pending_from
     return advance(
         last.watermarks[number],
         # Those of a topic that was deleted, or is not read any more, hold nothing back.
@@ -252,6 +253,8 @@ def _advance(
         idle_seconds=stream.idle_micros / 1e6,
         pending_from=pending,
         now=now,
+        waiting=[partition for partition, records in there.items() if records],
+        blocked=plan.blocked,
     )
 
 
@@ -286,7 +289,7 @@ def result_of(
         utilization=utilization(job, after),
         watermarks=after.watermarks,
         lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.watermarks)),
-        backlog=tuple(plan.backlog_records for plan in inputs),
+        backlog=tuple(plan.waiting_records for plan in inputs),
         shed=spec.shed or (0.0,) * epoch.plans.current.scheme.tasks,
         would_shed=spec.would_shed,
         read_back=_read_back(epoch, reports),
@@ -309,7 +312,8 @@ def result_of(
         losses=after.losses,
         block_tuples=spec.block_tuples if epoch.plans.current.scheme.model == HANDSHAKE else None,
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
-        backlog_by_partition=tuple(plan.backlog_by_partition for plan in inputs),
+        backlog_by_partition=tuple(plan.waiting_by_partition for plan in inputs),
+        blocked=tuple(plan.blocked for plan in inputs),
         topics=tuple(plan.topics for plan in inputs),
     )
 

@@ -133,7 +133,20 @@ def _without_splits(plan: SourcePlan, head: Head, stream: int) -> SourcePlan:
     """The plan to read nothing now, so that all of it is backlog."""
     backlog = plan.backlog_records + plan.records
     position, read = head.positions[stream] or {}, head.records[stream]
-    return replace(plan, splits=(), position=position, records=0, end_record=read, backlog_records=backlog, exhausted=False)
+    by_partition = dict(plan.backlog_by_partition)
+    for split in plan.splits:
+        if split.partition is not None:
+            by_partition[split.partition] = by_partition.get(split.partition, 0) + split.records
+    return replace(
+        plan,
+        splits=(),
+        position=position,
+        records=0,
+        end_record=read,
+        backlog_records=backlog,
+        backlog_by_partition=by_partition,
+        exhausted=False,
+    )
 
 
 def _held_back(plan: SourcePlan, head: Head, stream: int, why: str) -> SourcePlan:

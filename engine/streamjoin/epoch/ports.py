@@ -12,6 +12,7 @@ from streamjoin.elastic.completeness import Losses
 from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.reports import SplitTooLarge, TaskReport, TooLarge
 from streamjoin.epoch.spec import EpochSpec
+from streamjoin.io.base import Blocked
 
 if TYPE_CHECKING:
     from streamjoin.epoch.replan import PlanStatus
@@ -199,6 +200,9 @@ class EpochResult:
     block_tuples: int | None = None
     """How many tuples a chain's workers sent on at once; None: they stand in no chain."""
     backlog_by_partition: tuple[Mapping[int, int], ...] = field(default_factory=lambda: ({}, {}))
+    blocked: tuple[Mapping[int, Blocked], ...] = field(default_factory=lambda: ({}, {}))
+    """By stream and partition, of the backlog what cannot be read until a transaction is decided. Without partitions that have no such
+    records."""
     delays: Mapping[str, Delays] = field(default_factory=dict)
     """How long records waited for their results, by join: of those whose results became visible since the epoch before was done. Without
     joins that had none."""
@@ -208,6 +212,11 @@ class EpochResult:
     """The names of the streams on each side of the scheme."""
     topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
     """For streams of topics by pattern: the topic of each partition, and its number in that topic. Empty without such streams."""
+
+    @property
+    def readable_backlog(self) -> int:
+        """Records that the next epoch could read."""
+        return sum(self.backlog) - sum(each.records for of_stream in self.blocked for each in of_stream.values())
 
     @property
     def duration(self) -> float:

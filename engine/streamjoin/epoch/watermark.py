@@ -1,13 +1,15 @@
 """Advances a stream's watermark: by its newest event time or, if the stream has partitions, by that of the partition that is furthest
 behind. The partitions of a topic are not read in step, and what is still to be read of one must not be late because of another.
 
-Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time. A
-stream that is silent for longer than its own idle time does not hold the others back; one with records that wait is not silent.
+Always holds: a watermark never goes back. A partition counts from its first record on, for as long as it had one within the idle time or
+has records that wait, whether or not they can be read yet. While one has records that cannot be read, and none was read of it before, the
+watermark stays. A stream that is silent for longer than its own idle time does not hold the others back; one with records that wait is not
+silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from streamjoin.epoch.reports import RouteReport
 from streamjoin.state.log import Newest
@@ -44,11 +46,14 @@ def advance(
     idle_seconds: float,
     pending_from: int | None = None,
     now: float,
+    waiting: Collection[int] = (),
+    blocked: Collection[int] = (),
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after an epoch that ended at ``now`` (seconds since 1970) and read what ``routes`` saw of it.
 
     O(partitions + routes). ``idle_seconds`` matters to streams of partitions only. ``pending_from``: the least event time that is there to
-    be read, from which on records are at most ``delay_micros`` out of order.
+    be read, from which on records are at most ``delay_micros`` out of order. ``waiting``: the partitions that have more records,
+    ``blocked``: of these, the ones whose records cannot be read yet.
     """
     newest: list[int] = []
     # Where the clock was set back, a partition is idle so long after that, not only when the clock is again where it was.
@@ -62,6 +67,9 @@ def advance(
             before = after.get(route.partition)
             time_max = route.time_max if before is None else max(before.time_max, route.time_max)
             after[route.partition] = Newest(time_max, now)
+    after |= {number: Newest(after[number].time_max, now) for number in waiting if number in after}
+    if any(number not in after for number in blocked):
+        return watermark, after
     active = [partition.time_max for partition in after.values() if now - partition.seen_at <= idle_seconds]
     if active:
         newest.append(min(active))

@@ -66,6 +66,15 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """Records of a partition that are there and cannot be read until an open transaction is decided."""
+
+    records: int
+    seconds: float
+    """For how long this process has seen the same transaction open."""
+
+
+@dataclass(frozen=True)
 class SourcePlan:
     """What to read next."""
 
@@ -75,7 +84,7 @@ class SourcePlan:
     records: int
     """The splits' records, summed."""
     backlog_records: int
-    """An estimate of what is there already, beyond these splits."""
+    """An estimate of what is there already and can be read, beyond these splits."""
     exhausted: bool
     """Nothing will come after these splits unless somebody adds input."""
     end_record: int
@@ -98,6 +107,19 @@ class SourcePlan:
     """How many of the topics that were read were deleted, since the stream's start; a part of the position."""
     topics: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     """By partition, the topic that it is of, and its number in that; where the stream is of topics by pattern."""
+    blocked: Mapping[int, Blocked] = field(default_factory=dict)
+    """By partition, what is there and cannot be read yet; not a part of the backlog. Without partitions that have no such records."""
+
+    @property
+    def waiting_records(self) -> int:
+        """``backlog_records`` with what cannot be read yet."""
+        return self.backlog_records + sum(each.records for each in self.blocked.values())
+
+    @property
+    def waiting_by_partition(self) -> dict[int, int]:
+        """``backlog_by_partition`` with what cannot be read yet."""
+        none = Blocked(0, 0.0)
+        return {number: count + self.blocked.get(number, none).records for number, count in self.backlog_by_partition.items()}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from streamjoin.io.base import Position, Reader, Records, SourceError, SourcePlan, Traffic
+from streamjoin.io.base import Blocked, Position, Reader, Records, SourceError, SourcePlan, Traffic
+from streamjoin.io.kafka_blocked import BlockedPartitions
 from streamjoin.io.kafka_client import KafkaClient, log
 from streamjoin.io.kafka_group import Group
 from streamjoin.io.kafka_position import Reached, Read, numbered
@@ -73,6 +74,7 @@ class KafkaSource:
         self._topic = None if client.is_pattern else client.topic
         self._reader = KafkaReader(config, schema)
         self._brokers = Brokers(client, skips_losses=config.on_data_loss == "skip", discovery_seconds=config.discovery_seconds)
+        self._blocked = BlockedPartitions(client)
         self._group = Group(client, config.group)
         # Also when the process ends. A consumer that is only dropped, with offsets on their way, keeps whoever drops it.
         weakref.finalize(self, self._group.close)
@@ -119,7 +121,10 @@ class KafkaSource:
         ]
         if not seen.topics:
             warnings.append(f"{self.config.client}: there is none; those that appear are read from their start")
-        return self._planned(start, seen, limit_records, split_records, tuple(warnings))
+        extents = {(name, number): extent for name, topic in seen.topics.items() for number, extent in topic.extents.items()}
+        blocked = self._blocked.look(extents, now)
+        warnings += self._blocked.warnings(blocked)
+        return self._planned(start, seen, blocked, limit_records, split_records, tuple(warnings))
 
     def _numbers(self, read: Read, topic: Topic, free: int) -> tuple[Mapping[int, int], int]:
         """By partition, its number in the stream; and the next one that is free then."""
@@ -131,6 +136,7 @@ class KafkaSource:
         self,
         start: Reached,
         seen: Seen,
+        blocked: Mapping[tuple[str, int], Blocked],
         limit_records: int,
         split_records: int | None,
         warnings: tuple[str, ...],
@@ -168,7 +174,7 @@ class KafkaSource:
             position=replace(start, topics=topics, records=end_record).to_json(self._topic),
             records=end_record - start.records,
             backlog_records=backlog,
-            exhausted=backlog == 0,
+            exhausted=backlog == 0 and not blocked,
             end_record=end_record,
             warnings=warnings,
             backlog_by_partition=waiting,
@@ -176,6 +182,7 @@ class KafkaSource:
             replacements=start.replaced,
             deletions=start.deleted,
             topics={} if self._topic is not None else dict(sorted(places.items())),
+            blocked={number: blocked[place] for number, place in sorted(places.items()) if place in blocked},
         )
 
     @property

@@ -1,8 +1,9 @@
 """Asks the brokers, for the driver, which topics exist, where their partitions begin and end, and which topics are not those that were
 read.
 
-The number of requests does not depend on the number of topics: one for the topics, and two of each broker, for where its partitions begin
-and where they end. If the topics are named by a pattern, the list of all topics of the cluster is asked for as well, now and then.
+The number of requests does not depend on the number of topics: one for the topics, and three of each broker, for where its partitions begin
+and where they end, with the records of open transactions and without. If the topics are named by a pattern, the list of all topics of the
+cluster is asked for as well, now and then.
 
 Always holds: a topic is known by its id, which brokers give it when it is made, so one that was deleted and made anew is another. Brokers
 that know no ids (Kafka before 2.8) show that only where the new one ends before what was read.
@@ -40,6 +41,8 @@ class Extent:
 
     low: int
     high: int
+    blocked: int = 0
+    """How many offsets lie behind that, because a transaction is open: they can be read once it is decided."""
 
 
 @dataclass(frozen=True)
@@ -182,13 +185,13 @@ class Brokers:
                 if not client.is_pattern or inner is None or inner.code() not in ABSENT:
                     raise
         partitions = [TopicPartition(name, partition.id) for name, topic in described.items() for partition in topic.partitions]
-        lows, highs, times = self._offsets(partitions, timeout, millis)
+        ends, lows, highs, times = self._offsets(partitions, timeout, millis)
         found = {}
         for name, topic in described.items():
             identity = topic.topic_id
             known = identity is not None and (identity.get_most_significant_bits(), identity.get_least_significant_bits()) != (0, 0)
             places = {partition.id: (name, partition.id) for partition in topic.partitions}
-            extents = {number: Extent(lows[place], max(lows[place], highs[place])) for number, place in places.items()}
+            extents = {number: _extent(lows[place], highs[place], ends[place]) for number, place in places.items()}
             since = {number: times[place] for number, place in places.items() if times.get(place, -1) >= 0}
             found[name] = Topic(str(identity) if known else None, extents, since)
         return found
@@ -222,15 +225,20 @@ class Brokers:
             patience *= 2
 
     def _offsets(self, partitions: Sequence[TopicPartition], timeout: float, millis: int | None) -> list[dict[tuple[str, int], int]]:
-        """By topic and partition, the first offset, the one after the last, and the first from a time on, -1 where there is none."""
-        wanted = [OffsetSpec.earliest(), OffsetSpec.latest(), *([] if millis is None else [OffsetSpec.for_timestamp(millis)])]
+        """By topic and partition: the offset after the last record, the first offset, the one after the last record that can be read, and
+        the first from a time on, -1 where there is none.
+
+        The end is asked for first, so that records that come in between are not taken for blocked.
+        """
+        committed, uncommitted = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        wanted = [(OffsetSpec.latest(), uncommitted), (OffsetSpec.earliest(), committed), (OffsetSpec.latest(), committed)]
+        if millis is not None:
+            wanted.append((OffsetSpec.for_timestamp(millis), committed))
         if not partitions:
-            return [{}, {}, {}]
+            return [{}, {}, {}, {}]
         asked = [
-            self._admin.list_offsets(
-                dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
-            )
-            for spec in wanted
+            self._admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation, request_timeout=timeout)
+            for spec, isolation in wanted
         ]
         found = [{(at.topic, at.partition): self._offset(future, at.topic) for at, future in each.items()} for each in asked]
         return found if millis is not None else [*found, {}]
@@ -271,3 +279,8 @@ class Brokers:
                         " its brokers lost records. Choose a new checkpoint.location to read what is there now"
                     )
         return None
+
+
+def _extent(low: int, high: int, end: int) -> Extent:
+    high = max(low, high)
+    return Extent(low, high, max(0, end - high))

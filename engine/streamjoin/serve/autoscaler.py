@@ -198,7 +198,7 @@ class Autoscaler:
                 pace=self._pace,
                 held=layout.by_side(held),
                 epoch_seconds=0.0 if result is None else result.duration,
-                backlog_records=0 if result is None else sum(result.backlog),
+                backlog_records=0 if result is None else result.readable_backlog,
                 shed_fraction=self._shed_fraction,
                 budget_seconds=None if budget is None else checkpoint.losses.budget_seconds(budget.share, budget.over_seconds, taken_at),
             )

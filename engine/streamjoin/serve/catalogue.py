@@ -394,6 +394,11 @@ KAFKA = (
         ("name", "stream", "topic", "partition"),
         "Records of a partition that the last epoch left unread: its end, when the epoch was planned, less what the epoch read up to.",
     ),
+    _gauge(
+        "kafka_blocked_seconds",
+        ("name", "stream", "topic", "partition"),
+        "How long the driver has seen a transaction open that keeps records of a partition from being read. Only such partitions have it.",
+    ),
     _counter(
         "kafka_skipped_records_total", STREAM, "Records that retention removed before the join read them (onDataLoss: skip).", "skipped"
     ),

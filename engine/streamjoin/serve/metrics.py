@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -54,6 +54,7 @@ DECISIONS = (
 )
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
+Found = TypeVar("Found")
 LONGEST_FAILURE = 600
 """Characters that are kept of what a failure said."""
 
@@ -452,12 +453,13 @@ class Metrics(Collector):
                 for cause, share in (("shedding", estimate.lost_to_shedding), ("lateness", estimate.lost_to_lateness)):
                     page.add("streamjoin_lost_results_ratio", share, name, join, over, cause)
 
-    def _lags(self, result: EpochResult, number: int) -> list[tuple[str, int, int]]:
-        """Of a stream's partitions: their topics, their numbers in these, and how many records wait there."""
+    def _of_partitions(self, result: EpochResult, number: int, found: Mapping[int, Found]) -> list[tuple[str, int, Found]]:
+        """Of a stream's partitions: their topics, their numbers in these, and what was found of them."""
         source = self._job.streams[number].source
         one = source.topic or "" if isinstance(source, KafkaSource) else ""
-        topics, lags = result.topics[number] if result.topics else {}, result.backlog_by_partition[number]
-        return sorted((*topics.get(partition, (one, partition)), waiting) for partition, waiting in lags.items())
+        topics = result.topics[number] if result.topics else {}
+        named = [(*topics.get(partition, (one, partition)), of_it) for partition, of_it in found.items()]
+        return sorted(named, key=lambda each: each[:2])
 
     @staticmethod
     def _messages(totals: Mapping[str, Sequence[int]]) -> list[str]:
@@ -470,8 +472,10 @@ class Metrics(Collector):
         name = self._job.name
         for number, stream in enumerate(self._streams):
             page.add("streamjoin_backlog_records", result.backlog[number], name, stream)
-            for topic, partition, waiting in self._lags(result, number):
+            for topic, partition, waiting in self._of_partitions(result, number, result.backlog_by_partition[number]):
                 page.add(f"{KAFKA_PREFIX}lag_records", waiting, name, stream, topic, partition)
+            for topic, partition, blocked in self._of_partitions(result, number, result.blocked[number]):
+                page.add(f"{KAFKA_PREFIX}blocked_seconds", blocked.seconds, name, stream, topic, partition)
             lag = result.lag[number]
             if lag is not None:
                 page.add("streamjoin_watermark_lag_seconds", lag + max(0.0, now - result.started_at), name, stream)
