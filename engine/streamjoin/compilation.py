@@ -107,6 +107,7 @@ def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         where=None if join.output.where is None else parse_boolean(join.output.where, own),
         sink=None if join.output.sink is None else _sink(join.output.sink),
         snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
+        fails_on_bad=join.output.on_bad == "fail",
     )
 
 

@@ -142,6 +142,8 @@ class JoinJob:
     """As in the manifest, but for ``path``, which is a place, and ``compression``, which is never None; an Inbox is the process's that
     runs the join. None: only streams read what comes of the join."""
     snapshots: SnapshotsJob | None = None
+    fails_on_bad: bool = False
+    """Whether a result that its sink refuses ends the run."""
 
     @property
     def condition(self) -> Condition | None:

@@ -142,6 +142,8 @@ class History:
     candidates: int = 0
     joins: dict[str, JoinWork] = field(default_factory=dict)
     """What this run's output and candidates are made of, by join."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """By join, results that its sink has refused."""
     read_back: int = 0
     largest_utilization: float = 0.0
     most_workers: int = 0
@@ -191,6 +193,7 @@ class History:
         for name, work in result.joins.items():
             so_far = self.joins.get(name, JoinWork(0, 0))
             self.joins[name] = JoinWork(so_far.output + work.output, so_far.candidates + work.candidates)
+        self.refused.update(result.refused)
         self.read_back += result.read_back
         self.largest_utilization = max(self.largest_utilization, max(result.utilization.values(), default=0.0))
         workers = len(result.held)

@@ -36,7 +36,7 @@ READ_BYTES = 4 << 20
 
 @dataclass
 class Group:
-    """The letters of one stream and one reason."""
+    """The letters of one stream, or of one join's sink, and one reason."""
 
     stream: str
     reason: str
@@ -63,9 +63,9 @@ def grouped(job: Job, examples: int) -> list[Group]:
     groups: dict[tuple[str, str], Group] = {}
     try:
         for letter in letters_of(job):
-            key = letter["stream"], kind_of(letter["error"])
+            key = _whose(letter), kind_of(letter["error"])
             if key not in groups and len(groups) >= MOST_KINDS:
-                key = letter["stream"], OTHERS
+                key = _whose(letter), OTHERS
             group = groups.setdefault(key, Group(*key))
             group.count += 1
             if len(group.examples) < examples:
@@ -75,8 +75,13 @@ def grouped(job: Job, examples: int) -> list[Group]:
     return list(groups.values())
 
 
+def _whose(letter: dict[str, Any]) -> str:
+    """The stream; of a result that its sink has refused, the join."""
+    return f"join {letter['join']}" if "join" in letter else str(letter["stream"])
+
+
 def letters_of(job: Job) -> Iterator[dict[str, Any]]:
-    """Each letter as it was written (``io.deadletter.SCHEMA``); first those in files. Raises OSError, SourceError."""
+    """Each letter as it was written (``io.deadletter.SCHEMA``, ``io.refused``); first those in files. Raises OSError, SourceError."""
     if is_url(job.dead_letter) or Path(job.dead_letter).is_dir():
         folder = folder_at(job.dead_letter)
         for entry in sorted(folder.scan(is_deep=False), key=lambda entry: entry.name):

@@ -55,7 +55,7 @@ def epoch_record(
                 "completeness": completeness_record(result, of_join["name"]),
                 "resultDelay": delay_record(result.delays.get(of_join["name"])),
             }
-            for of_join in _joins(subject, result.joins)
+            for of_join in _joins(subject, result.joins, result.refused)
         ],
         "workers": [
             {
@@ -117,7 +117,7 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
                 "completeness": None if history.last is None else completeness_record(history.last, of_join["name"]),
                 "sink": sink,
             }
-            for of_join, sink in zip(_joins(subject, history.joins), subject.sinks, strict=True)
+            for of_join, sink in zip(_joins(subject, history.joins, history.refused), subject.sinks, strict=True)
         ],
         "sink": subject.sink,
         "maxUtilization": _rounded(history.largest_utilization),
@@ -148,10 +148,10 @@ def run_span(history: History) -> float | None:
     return None if history.began is None else max(history.ended - history.began, 1e-3)
 
 
-def _joins(subject: Subject, works: Mapping[str, JoinWork]) -> list[dict[str, Any]]:
+def _joins(subject: Subject, works: Mapping[str, JoinWork], refused: Mapping[str, int]) -> list[dict[str, Any]]:
     """What each join did, in the manifest's order."""
     found = [(join.name, works.get(join.name, JoinWork(0, 0))) for join in subject.job.joins]
-    return [{"name": name, "candidates": work.candidates, "output": work.output} for name, work in found]
+    return [{"name": name, "candidates": work.candidates, "output": work.output, "refused": refused.get(name, 0)} for name, work in found]
 
 
 def _totals(result: EpochResult) -> dict[str, list[int]]:

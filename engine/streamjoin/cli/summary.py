@@ -38,6 +38,8 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
         before = f"{whole:,} since the first epoch" if whole != history.output else ""
         where = f"of {len(subject.sinks)} joins" if subject.has_several else subject.sink
         lines.append(line("output", wording.plural(history.output, "row"), f"{wording.short(history.output / span)}/s", before, where))
+        if refused := history.refused.total():
+            lines.append(line("", f"refused {wording.plural(refused, 'result')} by the sink (in {subject.job.dead_letter})"))
         lines += _joins(subject, history)
         lines += [line("complete", text) for text in completeness_text(history.last, joins_named=subject.has_several)]
         quantiles = ((0.5, "p50"), (0.95, "p95"))

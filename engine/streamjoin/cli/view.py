@@ -156,6 +156,8 @@ def epoch_line(result: EpochResult) -> str:
     ]
     parts += [f"{COUNTERS[name][0]} {sum(counts[name]):,}" for name in ("late", "shed", "would_shed", "rejected") if sum(counts[name])]
     parts[-1] += next((f" ({wording.cut(reason, 120)})" for reason in result.rejections if reason), "")
+    if result.refused:
+        parts.append(f"refused {wording.plural(sum(result.refused.values()), 'result')}")
     if sum(result.backlog):
         parts.append(f"backlog {sum(result.backlog):,}")
     if result.read_back:

@@ -14,13 +14,14 @@ from streamjoin.epoch.delays import DelayMeter
 from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose
+from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose, with_refused
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.timelines import Timelines
 from streamjoin.io.base import Counting, Follower, SinkError, Source, Traffic
+from streamjoin.io.deadletter import kind_of
 from streamjoin.io.ownership import Owner
 from streamjoin.io.results_source import ResultsSource
 from streamjoin.io.several import Sinks
@@ -59,6 +60,8 @@ class Commits:
         """Of the last commit, with their data."""
         self._published_at = 0.0
         """The clock when that was done last."""
+        self._refused: dict[str, tuple[int, str]] = {}
+        """By join, how many results its sink has refused, and why the last of them was, since ``take_refused``."""
         self.sources, self.sink = tuple(sources), sink
         self._is_owner = False
         """Whether the outputs are known to belong to this checkpoint."""
@@ -150,12 +153,24 @@ class Commits:
         shown = {each.join: self.results.outputs[each.join] for each in self.results.staged if each.join in self.results.outputs}
         if shown.items() - self.checkpoint.outputs.items():  # durable with the next commit
             self.checkpoint = replace(self.checkpoint, outputs=self.checkpoint.outputs | shown)
+        for join, (count, reason) in self.sink.take_refused().items():  # so are these
+            self._refused[join] = (self._refused.get(join, (0, ""))[0] + count, reason)
+            self.checkpoint = replace(self.checkpoint, totals=with_refused(self.checkpoint.totals, join, count))
         self.is_published, self._published_at = True, self._clock()
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
         for source, position in zip(self.sources, self.checkpoint.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
         self._timelines.committed(self.checkpoint.snapshots)
+
+    def take_refused(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        """By join, how many results its sink has refused since the last call; and what is to be said of that, without values."""
+        taken, self._refused = self._refused, {}
+        told = tuple(
+            f"join {join}: the sink refuses results, which are dead letters ({kind_of(why)}); see streamjoin letters"
+            for join, (_, why) in taken.items()
+        )
+        return {join: count for join, (count, _) in taken.items()}, told
 
     def show_fed(self) -> None:
         """Show the streams that read results which of them the last commit names."""

@@ -31,6 +31,7 @@ from streamjoin.epoch.timelines import forms_of
 from streamjoin.io.base import Keeping, Source, SourceError, SourcePlan, UnavailableError
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
+from streamjoin.io.refused import RefusedResults
 from streamjoin.io.results_source import Feed, ResultsSource
 from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinSource, StreamJob
@@ -284,7 +285,14 @@ def make_sinks(job: Job, storage: Storage) -> Sinks:
     known = tags(join.name for join in job.joins)
     read = {stream.source.join for stream in job.streams if isinstance(stream.source, JoinSource)}
     made = {
-        join.name: make_sink(join.sink, output_schema(join.output), storage=storage, query=job.name, join=known[join.name])
+        join.name: make_sink(
+            join.sink,
+            output_schema(join.output),
+            storage=storage,
+            query=job.name,
+            join=known[join.name],
+            refused=None if join.fails_on_bad else RefusedResults(job.dead_letter, join.name),
+        )
         for join in job.joins
         if join.sink is not None
     }

@@ -193,6 +193,7 @@ class Driver:
             finished = None if flight is None else self._finish(flight, steps, final)
             if finished is None:
                 self._commits.idle(final=final, exhausted=self.exhausted)
+                self.idle_warnings += self._commits.take_refused()[1]
                 return None
             epoch, reports = finished
             before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flows, self._observations)
@@ -210,9 +211,10 @@ class Driver:
         except BaseException:
             self._abandon()
             raise
-        warnings, self._warnings = self._warnings, ()
+        (refused, refusals), warnings, self._warnings = self._commits.take_refused(), self._warnings, ()
         result = result_of(self.job, after, epoch, reports, steps.seconds, retries() - repeated - self._task_retries)
-        return replace(result, warnings=result.warnings + warnings, delays=self._delays.take())
+        result = replace(result, refused=refused, totals=self.checkpoint.totals)
+        return replace(result, warnings=(*result.warnings, *warnings, *refusals), delays=self._delays.take())
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""

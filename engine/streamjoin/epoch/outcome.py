@@ -33,6 +33,8 @@ from streamjoin.state.extent import Extent, Segment
 from streamjoin.state.fed import Fed
 from streamjoin.state.log import Checkpoint, Newest
 
+REFUSED = "refused"
+"""Results that sinks have refused: of all joins, and of each, behind a slash."""
 COUNTERS = (
     *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "would_shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
@@ -214,11 +216,17 @@ def _totals(
     }
     for join, work in joins_of(reports).items():
         once |= {f"output/{join}": work.output, f"candidates/{join}": work.candidates}
+    once |= {name: 0 for name in last.totals if name.split("/")[0] == REFUSED}  # counted when they are published
     totals |= {name: [last.totals.get(name, [0])[0] + count] for name, count in once.items()}
     totals["skipped"] = [plan.skipped_records for plan in epoch.inputs]
     totals["replaced"] = [plan.replacements for plan in epoch.inputs]
     totals["deleted"] = [plan.deletions for plan in epoch.inputs]
     return totals
+
+
+def with_refused(totals: Mapping[str, list[int]], join: str, count: int) -> dict[str, list[int]]:
+    """The counters after a join's sink has refused so many results."""
+    return {**totals, **{name: [totals.get(name, [0])[0] + count] for name in (REFUSED, f"{REFUSED}/{join}")}}
 
 
 def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, ...]:

@@ -213,6 +213,9 @@ class EpochResult:
     topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
     """For streams of topics by pattern: the topic of each partition, and its number in that topic. Empty without such streams."""
 
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By join, how many results its sink has refused since the epoch before was done. Without joins that had none."""
+
     @property
     def readable_backlog(self) -> int:
         """Records that the next epoch could read."""

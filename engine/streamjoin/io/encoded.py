@@ -6,6 +6,8 @@ from the output's columns: a record of Avro, each field of which may be null, or
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import struct
@@ -23,6 +25,8 @@ from streamjoin.kernel.arrays import view
 
 KINDS = {"avro": "AVRO", "jsonSchema": "JSON"}
 """By format of the manifest."""
+_PREFIX_BYTES = 5
+"""A zero and the schema's id."""
 NAME, NAMESPACE = "Result", "streamjoin"
 
 
@@ -42,6 +46,19 @@ class Encoding:
         text = json.dumps(avro_schema(schema) if self.format == "avro" else json_schema(schema))
         number: int = registry.made((self.subject, self.format, text), lambda: registry.register(self.subject, KINDS[self.format], text))
         return number
+
+    def text(self, value: bytes, schema: pa.Schema) -> str:
+        """A value as JSON, for a dead letter; ``base64:`` and its bytes where it cannot be. ``schema``: the results'."""
+        body = value if self.format == "json" else value[_PREFIX_BYTES:]
+        try:
+            if self.format == "avro":
+                from fastavro import parse_schema, schemaless_reader
+
+                row = schemaless_reader(io.BytesIO(body), parse_schema(avro_schema(schema)), None)
+                return str(json_texts(pa.RecordBatch.from_pylist([row], schema=schema))[0].as_py())
+            return body.decode()
+        except (ValueError, OverflowError, TypeError, pa.ArrowException):
+            return "base64:" + base64.b64encode(value).decode()
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """Each row as one value, binary; together at most 2 GB. O(bytes). Raises SinkError, UnavailableError."""

@@ -17,6 +17,7 @@ from streamjoin.io.generator import GeneratorConfig, GeneratorSource
 from streamjoin.io.generator_columns import ChoiceValues, HotspotValues, SequenceValues, UniformValues, Values, ZipfValues
 from streamjoin.io.generator_rates import ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
 from streamjoin.io.inbox import InboxSink
+from streamjoin.io.refused import RefusedResults
 from streamjoin.io.sinks import ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig
 from streamjoin.job import Inbox
 from streamjoin.kernel.types import arrow_schema
@@ -112,10 +113,12 @@ def make_sink(
     storage: Storage | None = None,
     query: str = "",
     join: str = "",
+    refused: RefusedResults | None = None,
 ) -> Sink:
     """The sink that an output's manifest describes, for results of ``schema``.
 
     ``storage`` is the checkpoint's, where a sink without files stages; ``query`` the resource's name, ``join`` the join's among several.
+    ``refused``: where results go that the sink's server refuses; None: one ends the run.
     """
     if isinstance(sink, sinks.KafkaSink):
         from streamjoin.io.encoded import Encoding
@@ -124,7 +127,7 @@ def make_sink(
         assert storage is not None, "a Kafka sink stages its records in the checkpoint"
         client, once = _kafka_client(sink), sink.delivery == "exactlyOnce"
         encoding = Encoding(sink.format, _registry(sink), f"{sink.topic}-value")
-        return KafkaSink(KafkaSinkConfig(client, query, sink.key, join, encoding, once), schema, storage)
+        return KafkaSink(KafkaSinkConfig(client, query, sink.key, join, encoding, once), schema, storage, refused)
     if isinstance(sink, Inbox):
         return InboxSink(sink, schema)
     if isinstance(sink, sinks.ConsoleSink):
@@ -135,7 +138,7 @@ def make_sink(
         assert storage is not None, "a PostgreSQL sink stages its rows in the checkpoint"
         options = tuple(sorted((name, _setting(value)) for name, value in sink.options.items()))
         where = (sink.host, sink.port, sink.database, sink.namespace, sink.table)
-        return PostgresSink(PostgresSinkConfig(*where, sink.key, sink.timeout.micros / SECOND, options, join), schema, storage)
+        return PostgresSink(PostgresSinkConfig(*where, sink.key, sink.timeout.micros / SECOND, options, join), schema, storage, refused)
     gather = sink.gather.micros / SECOND
     if isinstance(sink, sinks.DeltaSink):
         from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig

@@ -33,6 +33,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,9 +134,22 @@ def _tell_error(library: Library, on_error: Callable[[KafkaError], None], handle
     on_error(library.error(code, reason))
 
 
-def _tell_delivery(library: Library, on_delivery: Callable[[KafkaError | None, None], None], _: int, message: Any, __: int) -> None:
+@dataclass(frozen=True)
+class _Sent:
+    """Of a message that was not delivered, what ``confluent_kafka.Message`` has of it."""
+
+    _message: Message
+
+    def key(self) -> bytes | None:
+        return ctypes.string_at(self._message.key, self._message.key_bytes) if self._message.key else None
+
+    def value(self) -> bytes | None:
+        return ctypes.string_at(self._message.payload, self._message.payload_bytes) if self._message.payload else None
+
+
+def _tell_delivery(library: Library, on_delivery: Callable[[KafkaError | None, _Sent], None], _: int, message: Any, __: int) -> None:
     code = message.contents.err
-    on_delivery(library.error(code) if code else None, None)
+    on_delivery(library.error(code) if code else None, _Sent(message.contents))
 
 
 class _Taken:
@@ -297,7 +311,8 @@ class BulkProducer(_Client):
     """Sends records to one topic."""
 
     def __init__(self, library: Library, topic: str, settings: Mapping[str, Any]) -> None:
-        """As ``confluent_kafka.Producer``; ``on_delivery`` gets no message. Raises KafkaException where librdkafka refuses an option."""
+        """As ``confluent_kafka.Producer``; of a message ``on_delivery`` gets key and value. Raises KafkaException where librdkafka refuses
+        an option."""
         super().__init__(library, PRODUCER, settings)
         self._name = topic.encode()
         self._topic = library.topic_new(self._handle, self._name, None)

@@ -30,6 +30,7 @@ CERTIFICATES = (
     "let kafka.options[ssl.ca.location] name the certificate of the authority that signed the brokers' certificates, and use the host names"
     " of these in bootstrapServers"
 )
+KEYLESS = "change the topic's settings (a compacted topic needs keys), and start again; or let onBad of the output be deadLetter"
 _MENDABLE = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "allow the client to use the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "allow the client to use the group",
@@ -40,9 +41,11 @@ _MENDABLE = {
     KafkaError._UNKNOWN_TOPIC: "create the topic, or correct its name",
     KafkaError._UNKNOWN_PARTITION: "create the topic anew with as many partitions as before, or choose a new checkpoint.location",
     KafkaError.TOPIC_EXCEPTION: "correct the topic's name",
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise message.max.bytes of the options, the topic and the brokers, or select less in output.select",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise message.max.bytes of kafka.options and the brokers, and max.message.bytes of the topic, and"
+    " start again; or let onBad of the output be deadLetter",
     KafkaError.POLICY_VIOLATION: "change what is written, or the topic's policy",
-    KafkaError.INVALID_RECORD: "change what is written (a compacted topic needs a key), or the topic's settings",
+    KafkaError.INVALID_RECORD: KEYLESS,
+    KafkaError._INVALID_DIFFERENT_RECORD: KEYLESS,
     KafkaError._INVALID_ARG: "correct the options",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "allow the client to use the transactional ids that begin with streamjoin-",
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "lower kafka.timeout, or raise the brokers' transaction.max.timeout.ms",

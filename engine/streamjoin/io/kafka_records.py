@@ -156,6 +156,11 @@ class Outgoing:
     headers: pa.Array | None = None
     """The identities, where they are not the keys."""
 
+    def slice(self, start: int, count: int) -> Outgoing:
+        """Some of them."""
+        headers = None if self.headers is None else self.headers.slice(start, count)
+        return Outgoing(self.values.slice(start, count), self.keys.slice(start, count), headers)
+
     @property
     def nbytes(self) -> int:
         """The bytes of values and keys. O(n)."""

@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -32,22 +32,19 @@ from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.encoded import Encoding
 from streamjoin.io.kafka_bulk import BulkProducer
 from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
+from streamjoin.io.kafka_outbox import KafkaWriter
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import RecordByRecord, Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
-from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
+from streamjoin.io.outbox import OUTBOX, data_of, sweep
 from streamjoin.io.ownership import OwnedElsewhere, Owner
-from streamjoin.io.sinks import json_texts
+from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.state.storage import Missing, Storage
 
 NOTE = f"{OUTBOX}/sent"
 """How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
 CLUSTERS = "clusters"
 """The folder of objects that say which cluster results were sent to."""
-CHUNK_ROWS = 16 * 1024
-"""The number of rows that become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka
-record."""
-OBJECT_ROWS = 256 * 1024
 QUEUE_RECORDS = 500_000
 QUEUE_KIB = 256 * 1024
 WAIT_SECONDS = 0.05
@@ -95,15 +92,16 @@ class KafkaSinkConfig:
 class KafkaSink:
     """See the module. Pickles without its producer."""
 
-    def __init__(self, config: KafkaSinkConfig, schema: pa.Schema, storage: Storage) -> None:
-        """Asks nothing of the brokers yet. Raises SinkError where ``schema`` lacks the key."""
-        self.config = config
+    def __init__(self, config: KafkaSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None) -> None:
+        """Asks nothing of the brokers yet. ``refused``: where records go that the brokers refuse; None: one ends the run. Raises SinkError
+        where ``schema`` lacks the key."""
+        self.config, self.refused = config, refused
         self.schema = schema
         self._storage = storage
         self._producer: Sender | None = None
         self._transactions: Transactions | None = None
         """Of the producer, where it has them."""
-        self._failed: list[KafkaError] = []
+        self._failed: list[_Failure] = []
         self._complaints = Complaints()
         self._sent_records = self._sent_bytes = self._failures = 0
         self._noted: bytes | None = None
@@ -143,11 +141,14 @@ class KafkaSink:
                 self._require_topic()
             return
         note = staged[0].final.encode()
+        refused = None if self.refused is None else self.refused.of("{0[0]}-{0[1]:012d}".format(_publication(staged)), again=again)
         if (self._noted if not again else self._sent_last()) != note:
-            self._send(staged)
+            self._send(staged, refused)
             self._storage.put(self.config.note, note)
             self._noted = note
             self._note_cluster()
+        if self.refused is not None and refused is not None:
+            self.refused.published(refused)
         self._storage.delete_many([file.path for file in staged if file.path])
 
     def claim(self, owner: Owner, *, takes: bool) -> None:
@@ -193,31 +194,105 @@ class KafkaSink:
         except Missing:
             return None
 
-    def _send(self, staged: Sequence[Staged]) -> None:
-        nbytes = 0
+    def _send(self, staged: Sequence[Staged], refused: Refused | None) -> None:
+        """Sends all but what is refused, which is kept before a transaction is committed.
+
+        Brokers refuse whole batches, so it is not known which of a batch's records they refused. These are sent again, one by one. Without
+        transactions so is everything, in order and under the same identities, as after a crash.
+        """
+        suspects: set[_Sent] = set()
         try:
             origin, epoch = place_of(staged[0].final)
             producer = self._connected(origin if self.config.exactly_once else None)
-            if self._transactions is not None:
-                if epoch < self._transactions.sent:
-                    return
-                self._settled("no transaction could be begun", lambda seconds: producer.begin_transaction())
-            for file in staged:
-                for records in self._batches(file):
-                    self._enqueue(producer, records)
-                    nbytes += records.nbytes
-            deadline = self._deadline()
-            while producer.flush(FLUSH_SECONDS):
-                self._keep_waiting(deadline)
-            self._raise_failed()
+            if self._transactions is not None and epoch < self._transactions.sent:
+                return
+            while True:
+                try:
+                    nbytes = self._deliver(producer, staged, refused, suspects)
+                    break
+                except _RefusedError:
+                    suspects |= self._refusals(producer)
+                    if self._transactions is not None:
+                        # The next producer's begin aborts the transaction. librdkafka numbers records wrongly if this one goes on.
+                        self._abandon()
+                        producer = self._connected(origin)
+            if self.refused is not None and refused is not None:
+                self.refused.keep(refused)
             if self._transactions is not None:
                 self._transactions.commit(epoch)
         except BaseException:
             self._failures += 1
             self._abandon()
             raise
-        self._sent_records += sum(file.rows for file in staged)
+        self._sent_records += sum(file.rows for file in staged) - (0 if refused is None else len(refused.letters))
         self._sent_bytes += nbytes
+
+    def _deliver(self, producer: Sender, staged: Sequence[Staged], refused: Refused | None, suspects: set[_Sent]) -> int:
+        """Sends the records that are not refused, those of ``suspects`` alone, and waits until the brokers have them; the bytes. Raises
+        _RefusedError where all is to be sent anew."""
+        if self._transactions is not None:
+            self._settled("no transaction could be begun", lambda seconds: producer.begin_transaction())
+        nbytes = row = 0
+        for file in staged:
+            for records in self._batches(file):
+                if refused is None or not (refused.letters or suspects):
+                    self._enqueue(producer, records, refused, row)
+                else:
+                    self._pick(producer, records, refused, row, suspects)
+                nbytes += records.nbytes
+                row += len(records.values)
+        self._flush(producer)
+        return nbytes
+
+    def _pick(self, producer: Sender, records: Outgoing, refused: Refused, row: int, suspects: set[_Sent]) -> None:
+        """Sends records, of which the first is this row of the publication, where some are refused or suspected."""
+        begin = 0
+        for at, sent in enumerate(zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True)):
+            if row + at not in refused.letters and sent not in suspects:
+                continue
+            self._enqueue(producer, records.slice(begin, at - begin), refused, row + begin)
+            begin = at + 1
+            if row + at in refused.letters:
+                continue
+            self._flush(producer)
+            try:
+                self._enqueue(producer, records.slice(at, 1), refused, row + at)
+                self._flush(producer)
+            except _RefusedError:
+                self._refuse(refused, row + at, records.slice(at, 1), self._failed[0].error)
+                if self._transactions is not None:
+                    raise
+                self._failed.clear()
+        self._enqueue(producer, records.slice(begin, len(records.values) - begin), refused, row + begin)
+
+    def _refuse(self, refused: Refused, row: int, record: Outgoing, error: KafkaError) -> None:
+        """A record, the only one of ``record``, is a dead letter."""
+        assert self.refused is not None
+        value = record.values[0].as_py()
+        identity = (record.keys if record.headers is None else record.headers)[0].as_py().decode()
+        reason = f"{self.config.client}: {error.str()} (a record of {len(value)} bytes)"
+        self.refused.add(refused, row, identity, reason, self.config.encoding.text(value, self.schema))
+
+    def _refusals(self, producer: Sender) -> set[_Sent]:
+        """The records that were refused, or were sent with one that was, once none is under way any more."""
+        deadline = self._deadline()
+        while self._transactions is None and producer.flush(FLUSH_SECONDS):  # of a failed transaction nothing more is sent
+            if time.monotonic() > deadline:
+                raise self._silent()
+        producer.poll(0)
+        failed, self._failed[:] = list(self._failed), []
+        others = [each for each in failed if each.error.code() not in _REFUSALS]
+        if others and self._transactions is None:
+            self._failed.append(others[0])
+            self._raise_failed()
+        return {each.sent for each in failed if each.sent is not None}
+
+    def _flush(self, producer: Sender) -> None:
+        """Until all records are acknowledged. Raises what keeps them from it."""
+        deadline = self._deadline()
+        while producer.flush(FLUSH_SECONDS):
+            self._keep_waiting(deadline)
+        self._raise_failed()
 
     def _require_topic(self) -> None:
         """Raises SinkError for what waiting does not mend, UnavailableError when the brokers do not answer in time."""
@@ -321,15 +396,24 @@ class KafkaSink:
                 else:
                     yield Outgoing(batch.column("value"), batch.column("key"), identities)
 
-    def _enqueue(self, producer: Sender, records: Outgoing) -> None:
-        """Hands records to librdkafka, which sends them meanwhile; waits where its queue is full. O(records), in order."""
+    def _enqueue(self, producer: Sender, records: Outgoing, refused: Refused | None, row: int) -> None:
+        """Hands records to librdkafka, which sends them meanwhile; waits where its queue is full. O(records), in order.
+
+        The first is this row of the publication. One that librdkafka itself refuses goes to ``refused``.
+        """
         taken, deadline = 0, self._deadline()
         while True:
             before = taken
             taken, error = producer.send(records, before)
             if error is None:
                 break
+            if error.code() in _REFUSALS and refused is not None:
+                self._refuse(refused, row + taken, records.slice(taken, 1), error)
+                taken += 1
+                continue
             if error.code() != KafkaError._QUEUE_FULL:
+                producer.flush(FLUSH_SECONDS)  # a transaction that has failed takes none, and the reason may be yet to come
+                self._raise_failed()
                 raise self._refused(error, len(records.values[taken].as_py()))
             if taken > before:
                 deadline = self._deadline()
@@ -354,57 +438,48 @@ class KafkaSink:
         return self.config.client.failure(error, SinkError, f"no record of {nbytes} bytes could be sent")
 
     def _raise_failed(self) -> None:
+        """Raises why records were not delivered, _RefusedError where single ones are to blame and may be dead letters."""
         if self._failed:
-            error = self._failed[0]
+            error = self._failed[0].error
             if error.code() == KafkaError._MSG_TIMED_OUT:
                 raise self._silent()
+            if error.code() in _REFUSALS and self.refused is not None:
+                raise _RefusedError
             raise self.config.client.failure(error, SinkError, "not all records were taken")
 
     def _silent(self) -> Exception:
         return self.config.client.unavailable("not all records were acknowledged", self._complaints.text)
 
 
-def _delivered(failed: list[KafkaError], error: KafkaError | None, message: object) -> None:
-    if error is not None and not failed:
-        failed.append(error)
+_Sent: TypeAlias = tuple[bytes | None, bytes | None]
+"""A record's key and value."""
+_REFUSALS = (
+    *(KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD),
+    KafkaError._INVALID_DIFFERENT_RECORD,
+)
+"""What is wrong with a record, or with another one of its batch, and not with the topic or the client."""
 
 
-class KafkaWriter(OutboxWriter):
-    """Stages results as Arrow files of (value) or (value, key)."""
-
-    def __init__(
-        self, storage: Storage, schema: pa.Schema, key: int | None, encoding: Encoding, name: str, prefix: str, small_bytes: int
-    ) -> None:
-        super().__init__(storage, schema, f"{OUTBOX}/{name}", small_bytes)
-        self._encoding = encoding
-        self._key = key
-        self._prefix = prefix
-        fields = [pa.field("value", pa.binary())] + ([] if key is None else [pa.field("key", pa.binary())])
-        self._staged_schema = pa.schema(fields)
-
-    def _take(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            chunk = batch.slice(start, CHUNK_ROWS)
-            columns = [self._encoding.values(chunk)]
-            if self._key is not None:
-                columns.append(_key_bytes(chunk.column(self._key)))
-            self._keep(pa.record_batch(columns, schema=self._staged_schema), OBJECT_ROWS)
-
-    def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
-        buffer = pa.BufferOutputStream()
-        with ipc.new_file(buffer, self._staged_schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        return buffer.getvalue()
-
-    def _final(self) -> str:
-        return f"{self._prefix}/{sum(staged.rows for staged in self._done)}"
+@dataclass(frozen=True)
+class _Failure:
+    error: KafkaError
+    sent: _Sent | None
+    """The record, where it may be to blame."""
 
 
-def _key_bytes(column: pa.Array) -> pa.Array:
-    """A record's key: text and bytes as they are, other values as JSON writes them; null is no key."""
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        return column.cast(pa.binary())
-    texts = json_texts(pa.record_batch([column], names=["k"]))
-    bare = pc.replace_substring_regex(texts, r'^\{"k":"?(.*?)"?\}$', r"\1")
-    return pc.if_else(column.is_valid(), bare, pa.scalar(None, pa.string())).cast(pa.binary())
+class _RefusedError(Exception):
+    """The brokers have refused records."""
+
+
+def _delivered(failed: list[_Failure], error: KafkaError | None, message: Any) -> None:
+    if error is None:
+        return
+    is_refusal = error.code() in _REFUSALS
+    if is_refusal or not failed:
+        failed.append(_Failure(error, (message.key(), message.value()) if is_refusal else None))
+
+
+def _publication(staged: Sequence[Staged]) -> tuple[str, int]:
+    """The checkpoint and the epoch of what is published together."""
+    origin, epoch = place_of(staged[0].final)
+    return origin.rsplit("/", 1)[1], epoch

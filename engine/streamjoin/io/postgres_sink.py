@@ -21,6 +21,8 @@ from pyarrow import ipc
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
+from streamjoin.io.refused import Refused, RefusedResults
+from streamjoin.io.sinks import json_texts
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
 
@@ -53,13 +55,15 @@ class PostgresSinkConfig:
 class PostgresSink:
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
-    def __init__(self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage) -> None:
-        """``storage``: the checkpoint's."""
-        self.config, self.schema, self._storage = config, schema, storage
+    def __init__(
+        self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None
+    ) -> None:
+        """``storage``: the checkpoint's. ``refused``: where rows go that the table refuses; None: one ends the run."""
+        self.config, self.schema, self._storage, self.refused = config, schema, storage, refused
         self._opened: PostgresTable | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PostgresSink, (self.config, self.schema, self._storage)
+        return PostgresSink, (self.config, self.schema, self._storage, self.refused)
 
     @property
     def gather_seconds(self) -> float:
@@ -87,7 +91,12 @@ class PostgresSink:
                 self._table().prepare()
             return
         publication = Publication.of(staged)
-        self._table().apply(publication.identity, publication.number, self._batches(staged))
+        letters = None
+        if self.refused is not None:
+            letters = _Letters(self.refused, self.refused.of(f"{publication.identity}-{publication.number:012d}", again=again))
+        self._table().apply(publication.identity, publication.number, lambda: self._batches(staged), letters)
+        if letters is not None:
+            letters.known.published(letters.refused)
         self._storage.delete_many([each.path for each in staged if each.path])
 
     def claim(self, owner: Owner, *, takes: bool) -> None:
@@ -118,6 +127,21 @@ class PostgresSink:
 
             self._opened = PostgresTable(self.config, self.schema)
         return self._opened
+
+
+@dataclass
+class _Letters:
+    """See :class:`streamjoin.io.postgres_table.Letters`."""
+
+    known: RefusedResults
+    refused: Refused
+
+    def add(self, row: int, reason: str, table: pa.Table) -> None:
+        (text,) = json_texts(table.combine_chunks().to_batches()[0]).to_pylist()
+        self.known.add(self.refused, row, f"result {row} of {self.refused.name}", reason, text)
+
+    def keep(self) -> None:
+        self.known.keep(self.refused)
 
 
 class ArrowWriter(OutboxWriter):

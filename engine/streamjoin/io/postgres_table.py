@@ -6,8 +6,8 @@ changes the table meets each key once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -18,6 +18,7 @@ from streamjoin.io.ownership import Owner, require_known
 from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of
 from streamjoin.io.postgres_sink import PostgresSinkConfig
 from streamjoin.io.references import resolved
+from streamjoin.io.refused import Refused
 
 PUBLISHED = "_published"
 """How the name of the table ends that says what is published, by checkpoint."""
@@ -28,6 +29,23 @@ MARGIN_SECONDS = 5.0
 """The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 
 Answer = TypeVar("Answer")
+Batches: TypeAlias = Callable[[], Iterable[pa.RecordBatch]]
+OF_A_ROW = ("22", "23", "44", "54", "P0")
+"""Classes of SQLSTATE that single rows may be to blame for: values that a type cannot have, constraints, a view's check, limits of the
+server, such as the length of an indexed value, and what triggers raise."""
+OF_A_ROW_REMEDY = "change the table so that it takes such rows, and start again; or let onBad of the output be deadLetter"
+
+
+class Letters(Protocol):
+    """Takes the rows of one publication that the table refuses."""
+
+    refused: Refused
+
+    def add(self, row: int, reason: str, table: pa.Table) -> None:
+        """``table``: this row alone."""
+
+    def keep(self) -> None:
+        """Raises StorageError."""
 
 
 class PostgresTable:
@@ -59,10 +77,11 @@ class PostgresTable:
         removal = f"remove the table and {self.config.table}{PUBLISHED}, or the latter's rows where this one is to take it over"
         require_known(str(self.config), "postgres.host", owner, found, removal)
 
-    def apply(self, checkpoint: str, number: int, batches: Iterator[pa.RecordBatch]) -> None:
+    def apply(self, checkpoint: str, number: int, batches: Batches, letters: Letters | None = None) -> None:
         """Insert or update these rows, unless this publication of the checkpoint, or a later one, was applied.
 
-        Raises SinkError, UnavailableError.
+        ``batches`` gives them, in order, each time it is called. ``letters`` takes rows that the table refuses; None: they are an error.
+        Raises SinkError, UnavailableError, StorageError.
         """
 
         def once(connection: Connection) -> None:
@@ -73,13 +92,52 @@ class PostgresTable:
                     "INSERT INTO {0} VALUES (%s, %s) ON CONFLICT (checkpoint) DO UPDATE SET number = EXCLUDED.number WHERE {0}.number < %s"
                 ).format(self._published)
                 # Another driver that publishes the same waits here for this one's transaction.
-                if connection.execute(noted, [checkpoint, number, number]).rowcount == 1:
-                    self._copy(connection, batches)
-                    self._upsert(connection)
+                if connection.execute(noted, [checkpoint, number, number]).rowcount != 1:
+                    return
+                if letters is None:
+                    self._put(connection, batches())
+                elif letters.refused.letters or self._refusal(connection, batches()) is not None:
+                    self._put_by_halves(connection, pa.Table.from_batches(batches(), self._schema), letters)
 
         self._asked(once)
 
-    def _copy(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> None:
+    def _put(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> None:
+        self._copy(connection, batches)
+        self._upsert(connection)
+        connection.execute("DROP TABLE _staged")
+
+    def _refusal(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> psycopg.Error | None:
+        """Puts rows, or says why the table does not take all of them, and puts none."""
+        try:
+            with connection.transaction():
+                self._put(connection, batches)
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except psycopg.Error as error:
+            if connection.broken or not _is_of_a_row(error):
+                raise
+            return error
+        return None
+
+    def _put_by_halves(self, connection: Connection, rows: pa.Table, letters: Letters) -> None:
+        """Put the rows that the table takes, in order; the others are letters. O(n log n) for each of these.
+
+        They are kept also where this fails: the next attempt need not find them again.
+        """
+        known = sorted(letters.refused.letters)
+        parts = list(zip([0, *(row + 1 for row in known)], [*known, rows.num_rows], strict=True))[::-1]
+        try:
+            while parts:
+                first, end = parts.pop()
+                refusal = self._refusal(connection, rows.slice(first, end - first).to_batches()) if first < end else None
+                if refusal is not None and end - first > 1:
+                    middle = (first + end) // 2
+                    parts += [(middle, end), (first, middle)]
+                elif refusal is not None:
+                    letters.add(first, _text_of(refusal), rows.slice(first, 1))
+        finally:
+            letters.keep()
+
+    def _copy(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> None:
         columns = sql.SQL(", ").join(map(sql.Identifier, self._schema.names))
         make = "CREATE TEMPORARY TABLE _staged ON COMMIT DROP AS SELECT {}, NULL::bigint AS {} FROM {} WITH NO DATA"
         connection.execute(sql.SQL(make).format(columns, sql.Identifier(ORDER), self._table))
@@ -170,7 +228,8 @@ class PostgresTable:
             if (isinstance(error, psycopg.OperationalError) and not state) or state[:2] in ("08", "40", "53", "57"):
                 remedy = "see whether it is up, and whether its options fit it"
                 raise UnavailableError(f"{config}: does not take results now ({text}); {remedy}") from error
-            raise SinkError(f"{config}: refuses ({text}); {remedy_for(error, 'postgres')}") from error
+            remedy = OF_A_ROW_REMEDY if _is_of_a_row(error) else remedy_for(error, "postgres")
+            raise SinkError(f"{config}: refuses ({text}); {remedy}") from error
         except BaseException:
             self._close()
             raise
@@ -179,3 +238,11 @@ class PostgresTable:
         connection, self._connection, self._is_prepared = self._connection, None, False
         if connection is not None:
             connection.close()
+
+
+def _text_of(error: psycopg.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _is_of_a_row(error: psycopg.Error) -> bool:
+    return (error.sqlstate or "").startswith(OF_A_ROW)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from streamjoin.io.base import Busy, Counting, Sink, Staged, Traffic, Writer
 from streamjoin.io.deadletter import TAG, DeadLetters
 from streamjoin.io.ownership import Owned, Owner
+from streamjoin.io.refused import taken_of
 from streamjoin.io.results_source import Feed
 
 
@@ -88,6 +89,10 @@ class Sinks:
             sink.publish(self._whose(staged, join), again=again)
         if self.letters is not None:
             self.letters.publish([each for each in staged if each.join == TAG], again=again)
+
+    def take_refused(self) -> dict[str, tuple[int, str]]:
+        """By join, how many results of what was published since the last call are dead letters, and why the first is."""
+        return taken_of(self.by_join)
 
     def finish(self) -> None:
         """See :class:`streamjoin.io.base.Busy`."""

@@ -283,6 +283,7 @@ STREAMS = (
     _counter("output_rows_total", NAME, "Rows of output of all joins.", "output"),
     _counter("join_candidate_pairs_total", JOIN, "Pairs that the main predicate of a join found.", "candidates"),
     _counter("join_output_rows_total", JOIN, "Rows of output of a join.", "output"),
+    _counter("join_refused_rows_total", JOIN, "Rows of output that the sink refused, and that are dead letters.", "refused"),
     _counter("output_bytes_total", NAME, "Bytes of output that were written.", "output_bytes"),
     _gauge("backlog_records", STREAM, "Records that the source had, by its estimate, and that the last epoch left to later epochs."),
     _gauge(
@@ -388,16 +389,15 @@ CHAIN = (
         chain=True,
     ),
 )
+PARTITION = (*STREAM, "topic", "partition")
 KAFKA = (
     _gauge(
         "kafka_lag_records",
-        ("name", "stream", "topic", "partition"),
+        PARTITION,
         "Records of a partition that the last epoch left unread: its end, when the epoch was planned, less what the epoch read up to.",
     ),
     _gauge(
-        "kafka_blocked_seconds",
-        ("name", "stream", "topic", "partition"),
-        "How long the driver has seen a transaction open that keeps records of a partition from being read. Only such partitions have it.",
+        "kafka_blocked_seconds", PARTITION, "How long a transaction has been open that keeps records of a partition from being read."
     ),
     _counter(
         "kafka_skipped_records_total", STREAM, "Records that retention removed before the join read them (onDataLoss: skip).", "skipped"
