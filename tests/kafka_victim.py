@@ -16,6 +16,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import Sender
 from streamjoin.io.kafka_sink import KafkaSink
+from streamjoin.io.refused import Refused
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
@@ -27,9 +28,8 @@ EPOCH = 1
 class DyingSink(KafkaSink):
     """Dies in the middle of the first batch that it sends."""
 
-    def _enqueue(self, producer: Sender, records: Outgoing) -> None:
-        half = len(records.values) // 2
-        super()._enqueue(producer, Outgoing(records.values[:half], records.keys[:half], records.headers and records.headers[:half]))
+    def _enqueue(self, producer: Sender, records: Outgoing, refused: Refused | None, row: int) -> None:
+        super()._enqueue(producer, records.slice(0, len(records.values) // 2), refused, row)
         while producer.flush(1):
             pass
         kill()

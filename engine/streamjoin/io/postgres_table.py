@@ -87,24 +87,29 @@ class PostgresTable:
         def once(connection: Connection) -> None:
             if not self._is_prepared:
                 self._prepare(connection)
-            with connection.transaction():
-                noted = sql.SQL(
-                    "INSERT INTO {0} VALUES (%s, %s) ON CONFLICT (checkpoint) DO UPDATE SET number = EXCLUDED.number WHERE {0}.number < %s"
-                ).format(self._published)
-                # Another driver that publishes the same waits here for this one's transaction.
-                if connection.execute(noted, [checkpoint, number, number]).rowcount != 1:
-                    return
-                if letters is None:
-                    self._put(connection, batches())
-                elif letters.refused.letters or self._refusal(connection, batches()) is not None:
-                    self._put_by_halves(connection, pa.Table.from_batches(batches(), self._schema), letters)
+            if letters is None or not letters.refused.letters:
+                try:
+                    return self._publish(connection, checkpoint, number, lambda: self._put(connection, batches()))
+                except psycopg.Error as error:
+                    if letters is None or connection.broken or not _is_of_a_row(error):
+                        raise
+            return self._publish(connection, checkpoint, number, lambda: self._put_by_halves(connection, batches(), letters))
 
         self._asked(once)
+
+    def _publish(self, connection: Connection, checkpoint: str, number: int, put: Callable[[], None]) -> None:
+        """One transaction, which puts rows and notes the publication, unless it or a later one is noted."""
+        with connection.transaction():
+            noted = sql.SQL(
+                "INSERT INTO {0} VALUES (%s, %s) ON CONFLICT (checkpoint) DO UPDATE SET number = EXCLUDED.number WHERE {0}.number < %s"
+            ).format(self._published)
+            # Another driver that publishes the same waits here for this one's transaction.
+            if connection.execute(noted, [checkpoint, number, number]).rowcount == 1:
+                put()
 
     def _put(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> None:
         self._copy(connection, batches)
         self._upsert(connection)
-        connection.execute("DROP TABLE _staged")
 
     def _refusal(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> psycopg.Error | None:
         """Puts rows, or says why the table does not take all of them, and puts none."""
@@ -112,17 +117,19 @@ class PostgresTable:
             with connection.transaction():
                 self._put(connection, batches)
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                connection.execute("DROP TABLE _staged")
         except psycopg.Error as error:
             if connection.broken or not _is_of_a_row(error):
                 raise
             return error
         return None
 
-    def _put_by_halves(self, connection: Connection, rows: pa.Table, letters: Letters) -> None:
+    def _put_by_halves(self, connection: Connection, batches: Iterable[pa.RecordBatch], letters: Letters) -> None:
         """Put the rows that the table takes, in order; the others are letters. O(n log n) for each of these.
 
         They are kept also where this fails: the next attempt need not find them again.
         """
+        rows = pa.Table.from_batches(batches, self._schema)
         known = sorted(letters.refused.letters)
         parts = list(zip([0, *(row + 1 for row in known)], [*known, rows.num_rows], strict=True))[::-1]
         try:
