@@ -20,6 +20,7 @@ import pyarrow as pa
 from streamjoin.io.base import SinkError
 from streamjoin.io.compacting import Compaction
 from streamjoin.io.ownership import Owner, claim_directory
+from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
@@ -47,16 +48,16 @@ class DeltaSinkConfig:
 class DeltaSink(TableSink):
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
-    def __init__(self, config: DeltaSinkConfig, schema: pa.Schema) -> None:
+    def __init__(self, config: DeltaSinkConfig, schema: pa.Schema, refused: RefusedResults | None = None) -> None:
         self.config = config
         columns = columns_named(schema, config.partition_by)
         files = TableFiles(schema, stored_schema(schema), columns, compression=config.compression, roll_bytes=config.roll_bytes)
-        super().__init__(schema, files)
+        super().__init__(schema, files, refused)
         self._staged_at = staging_at(config.path)
         self._opened: DeltaLog | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DeltaSink, (self.config, self.schema)
+        return DeltaSink, (self.config, self.schema, self.refused)
 
     @property
     def gather_seconds(self) -> float:

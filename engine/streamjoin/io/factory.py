@@ -144,12 +144,13 @@ def make_sink(
         from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
 
         config = DeltaSinkConfig(place(sink.path), query, sink.partition_by, sink.compression, gather, _compaction(sink.compact))
-        return DeltaSink(config, schema)
+        return DeltaSink(config, schema, refused)
     if isinstance(sink, sinks.IcebergSink):
         from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 
         table, compaction = (sink.table, _properties(sink), sink.catalog_name), _compaction(sink.compact)
-        return IcebergSink(IcebergSinkConfig(*table, query, sink.partition_by, sink.compression, gather, compaction), schema)
+        given = IcebergSinkConfig(*table, query, sink.partition_by, sink.compression, gather, compaction)
+        return IcebergSink(given, schema, refused=refused)
     return FilesSink(FilesSinkConfig(place(sink.path), sink.format, sink.compression, gather_seconds=gather), schema)
 
 

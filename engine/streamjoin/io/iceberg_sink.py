@@ -18,6 +18,7 @@ import pyarrow as pa
 from streamjoin.io.base import SinkError
 from streamjoin.io.compacting import Compaction
 from streamjoin.io.ownership import Owner
+from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
@@ -50,18 +51,20 @@ class IcebergSink(TableSink):
     The catalog says where the table is. The driver, which asks it first, sends the answer to tasks with the sink.
     """
 
-    def __init__(self, config: IcebergSinkConfig, schema: pa.Schema, root: str | None = None) -> None:
+    def __init__(
+        self, config: IcebergSinkConfig, schema: pa.Schema, root: str | None = None, refused: RefusedResults | None = None
+    ) -> None:
         """``root``: where the table's files go, as a place (``location``); None: ask the catalog when it is needed."""
         self.config = config
         # Iceberg has no integers of less than 32 bits.
         stored = stored_schema(schema, least_integer=pa.int32())
         columns = columns_named(schema, config.partition_by)
-        super().__init__(schema, TableFiles(schema, stored, columns, False, config.compression, config.roll_bytes))
+        super().__init__(schema, TableFiles(schema, stored, columns, False, config.compression, config.roll_bytes), refused)
         self._root = root
         self._opened: IcebergTable | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IcebergSink, (self.config, self.schema, self._root)
+        return IcebergSink, (self.config, self.schema, self._root, self.refused)
 
     @property
     def gather_seconds(self) -> float:

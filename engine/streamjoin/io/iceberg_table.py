@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +61,7 @@ from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.ownership import Owner, require_known
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
+from streamjoin.language.temporal import date_days
 from streamjoin.location import is_url, place
 
 _log = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ def _partition_value(text: str | None, kind: pa.DataType) -> Any:
     if text is None or pa.types.is_string(kind):
         return text
     if pa.types.is_date(kind):
-        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+        return date_days(text)
     return text == "true" if pa.types.is_boolean(kind) else int(text)
 
 

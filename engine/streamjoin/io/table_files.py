@@ -27,6 +27,7 @@ from pyarrow import ipc
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.sinks import ROW_GROUP_BYTES, Encoder, FilesSinkConfig, FilesWriter, ParquetEncoder
 from streamjoin.io.staging import InMemory, Staging
+from streamjoin.language.temporal import date_text
 
 MOST_OPEN = 64
 """Of more partitions at once, files are finished rather than kept open: each is an open file of the worker."""
@@ -39,7 +40,12 @@ LONGEST_FOLDER = 120
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NAME = re.compile(r"part-(?P<identity>[^-/]+)-(?P<epoch>\d+)-(?P<task>small|\d+)(?:-[^/]*)?")
 
-PartitionValue = str | int | bool | date | None
+REFUSED = "refused"
+"""The text of what is staged of rows that the table cannot have, in data."""
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+"""Dates outside make a partition that readers of tables fail at."""
+
+PartitionValue = str | int | bool | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class TableFiles:
     """As Hive and Delta have partitions: files are without these columns, and empty text is null. Iceberg has neither."""
     compression: str = "snappy"
     roll_bytes: int = 512 * 1024 * 1024
+    fails_on_bad: bool = False
+    """Whether a row that the table cannot have is an error; otherwise it is staged for the dead letters."""
 
     @property
     def columns(self) -> list[str]:
@@ -135,6 +143,7 @@ class TableWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._held_bytes = 0
+        self._refused: list[pa.RecordBatch] = []
         self._partitions: dict[tuple[PartitionValue, ...], _PartitionWriter] = {}
         self._done: list[Staged] = []
         self._finished = False
@@ -145,6 +154,8 @@ class TableWriter:
             raise SinkError(f"writer {self._name}: closed already; ask the sink for another")
         if not batch.schema.equals(self._files.schema):
             raise SinkError(f"writer {self._name}: a batch's columns {batch.schema.names} are not the sink's {self._files.schema.names}")
+        if batch.num_rows:
+            batch = self._without_refused(batch)
         if batch.num_rows == 0:
             return
         self._pending.append(batch)
@@ -162,23 +173,40 @@ class TableWriter:
                 self._cut()
                 for writer in self._partitions.values():
                     self._done.extend(writer.close())
+            if self._refused:
+                data = _as_stream(self._refused)
+                rows = sum(batch.num_rows for batch in self._refused)
+                self._done.append(Staged("", f"part-{self._stem}-{REFUSED}", rows, 0, text=REFUSED, data=data))
             self._finished = True
         return list(self._done)
 
     def abort(self) -> None:
         """Removes every file of this writer."""
         self._finished = True
-        self._pending, self._done = [], []
+        self._pending, self._done, self._refused = [], [], []
         for writer in self._partitions.values():
             writer.abort()
 
+    def _without_refused(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that the table can have. Raises SinkError where others are errors."""
+        for name in self._files.partition_by:
+            if not pa.types.is_date(batch.schema.field(name).type):
+                continue
+            days = batch.column(name).cast(pa.int32())
+            refused = pc.fill_null(pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY)), False)
+            if not pc.any(refused).as_py():
+                continue
+            if self._files.fails_on_bad:
+                day = date_text(days.filter(refused)[0].as_py())
+                remedy = "leave it out (output.where), or let onBad of the output be deadLetter"
+                raise SinkError(f"partitionBy: {name}: {no_partition(day)}; {remedy}")
+            self._refused.append(batch.filter(refused))
+            batch = batch.filter(pc.invert(refused))
+        return batch
+
     def _small(self) -> Staged:
-        data = pa.BufferOutputStream()
-        with ipc.new_stream(data, self._files.schema) as stream:
-            for batch in self._pending:
-                stream.write_batch(batch)
         rows = sum(batch.num_rows for batch in self._pending)
-        return Staged("", f"part-{self._stem}", rows, 0, data=data.getvalue().to_pybytes())
+        return Staged("", f"part-{self._stem}", rows, 0, data=_as_stream(self._pending))
 
     def _cut(self) -> None:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
@@ -235,6 +263,19 @@ class _PartitionWriter(FilesWriter):
         return replace(self._staged(), text=json.dumps(described, ensure_ascii=False, separators=(",", ":")))
 
 
+def no_partition(day: str) -> str:
+    """Why a date is refused."""
+    return f"{day} is no partition that readers of the table take, as its year is not from 1 to 9999"
+
+
+def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    data = pa.BufferOutputStream()
+    with ipc.new_stream(data, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(data.getvalue())
+
+
 def _as_stored(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
     columns = [
         column if column.type.equals(field.type) else column.cast(pa.int64()).cast(field.type)
@@ -257,16 +298,22 @@ def by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tupl
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         part = batch.take(pa.array(order[start:end]))
-        yield tuple(part.column(column)[0].as_py() for column in columns), part
+        yield tuple(_partition_value(part.column(column)[0]) for column in columns), part
+
+
+def _partition_value(value: pa.Scalar) -> PartitionValue:
+    """Dates are text, as Python has none of years above 9999 or below 1."""
+    if not pa.types.is_date(value.type):
+        found: PartitionValue = value.as_py()
+        return found
+    return date_text(value.value) if value.is_valid else None
 
 
 def partition_text(value: PartitionValue) -> str | None:
     """A partition's value as a Delta log says it (Delta's protocol, "Partition Value Serialization"), but for empty text, null there."""
     if value is None:
         return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, date) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def folder_name(text: str | None) -> str:

@@ -127,7 +127,7 @@ class Output(Part):
     sink: Sink | None = None
     """Where results go. Required, unless a stream reads the results."""
     on_bad: Literal["deadLetter", "fail"] = "deadLetter"
-    """What to do about a result that the sink's server refuses, such as one that is too large for Kafka or that violates a constraint of
+    """What to do about a result that the sink cannot take, such as one that is too large for Kafka or that violates a constraint of
     PostgreSQL: put it into the dead letters and go on, or end the run."""
     snapshots: Snapshots | None = None
     """Snapshots of results, sorted by a key: whether they are kept, and when each ends. By default they are not kept."""
