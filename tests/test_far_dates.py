@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from harness import Crash
+from streamjoin.cli import main
+from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.io.base import SinkError, Staged
@@ -157,3 +161,31 @@ def test_a_join_whose_driver_dies_has_each_result_in_the_table_or_as_a_letter(
     letters = [json.loads(json.loads(line)["raw"]) for file in files for line in file.read_text().splitlines()]
     assert sorted(letter["id"] for letter in letters) == [k for k in range(20) if k % 3 == 0]
     assert totals["refused"] == [7]
+
+
+def test_a_run_says_how_many_results_were_refused_and_letters_shows_them(tmp_path: Path) -> None:
+    for name in "lr":
+        (tmp_path / name).mkdir()
+        lines = [{"k": k, "day": "+12345-01-01" if k % 3 == 0 else "2026-01-01"} for k in range(20)]
+        (tmp_path / name / "a.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = tmp_path / "far.yaml"
+    manifest.write_text(MANIFEST.format(root=tmp_path, gather="0s"))
+    done = CliRunner().invoke(main, ["run", str(manifest), "--runner", "inline", "--until-idle"])
+    assert done.exit_code == Exit.DONE, done.output
+    assert re.search(r"epoch \d+: .*refused \d results?,", done.output)
+    assert "join join: the sink refuses results, which are dead letters (partitionBy day: a date is no partition" in done.output
+    assert f"refused 7 results by the sink (in {tmp_path}/state/dead-letters)" in done.output
+    shown = CliRunner().invoke(main, ["letters", str(manifest), "--json"])
+    (group,) = [json.loads(line) for line in shown.output.splitlines()]
+    assert (group["stream"], group["count"]) == ("join join", 7)
+
+
+def test_a_run_whose_results_are_all_refused_is_no_success(tmp_path: Path) -> None:
+    for name in "lr":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text("".join(json.dumps({"k": k, "day": "+12345-01-01"}) + "\n" for k in range(3)))
+    manifest = tmp_path / "far.yaml"
+    manifest.write_text(MANIFEST.format(root=tmp_path, gather="0s"))
+    done = CliRunner().invoke(main, ["run", str(manifest), "--runner", "inline", "--until-idle"])
+    assert done.exit_code == Exit.UNUSABLE, done.output
+    assert "the sinks refused all of the first 3 results" in done.output

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.elastic.decision import Decision
+from streamjoin.epoch.outcome import REFUSED
 from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult, Runner, Running, Stepper
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.epoch.spec import EpochSpec
@@ -292,8 +293,17 @@ class Loop:
 
     @staticmethod
     def _require_use(result: EpochResult, least: int) -> None:
-        """Raises AllLost where a stream has had so many records, in this epoch some, and all of them, ever, were rejected or late."""
+        """Raises AllLost where a stream has had so many records, in this epoch some, and all of them, ever, were rejected or late.
+
+        So it does where there were as many results, and sinks have refused all of them.
+        """
         totals = result.totals
+        refused = totals.get(REFUSED, [0])[0]
+        if result.refused and least <= refused == totals["output"][0]:
+            raise AllLost(
+                f"the sinks refused all of the first {refused:,} results. See why with streamjoin letters, mend what the sinks write to, or"
+                " the manifest, and begin with a new checkpoint.location to have them published"
+            )
         for stream, records in enumerate(totals["input"] if result.streams else ()):
             rejected, late = totals["rejected"][stream], totals["late"][stream]
             if records < least or rejected + late < records or not result.counts["input"][stream]:
