@@ -127,9 +127,7 @@ spec:
 @pytest.mark.parametrize(
     ("where", "visit"), [*((step, 1) for step in STEPS), ("keep", 0), ("kept", 0), ("take", 0), ("taken", 0), ("taken", 1)]
 )
-def test_a_join_whose_driver_dies_has_each_result_in_the_table_or_as_a_letter(
-    where: str, visit: int, gather: str, tmp_path: Path
-) -> None:
+def test_a_join_whose_driver_dies_has_each_result_in_the_table_or_as_a_letter(where: str, visit: int, gather: str, tmp_path: Path) -> None:
     for name in "lr":
         (tmp_path / name).mkdir()
         lines = [{"k": k, "day": "+12345-01-01" if k % 3 == 0 else "2026-01-01"} for k in range(20)]

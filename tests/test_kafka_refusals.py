@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 from harness import Crash
 from kafka_broker import KafkaBroker
 from kafka_join import consumed, way
+from streamjoin.io import encoded
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_transactions import Transactions
 from streamjoin.io.refused import RefusedResults
+from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import ObjectStorage
 from test_delta_sink import die_at
 
@@ -35,9 +39,7 @@ def letters_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("results-*.json")) for line in path.read_text().splitlines()]
 
 
-def sink_of(
-    broker: KafkaBroker, name: str, root: Path, *, exactly: bool = False, key: str | None = None, **options: str
-) -> KafkaSink:
+def sink_of(broker: KafkaBroker, name: str, root: Path, *, exactly: bool = False, key: str | None = None, **options: str) -> KafkaSink:
     client = KafkaClient(broker.servers, name, tuple(options.items()), 20.0)
     config = KafkaSinkConfig(client, "pairs", key, exactly_once=exactly)
     return KafkaSink(config, RESULT, ObjectStorage(str(root / "state")), RefusedResults(str(root / "dead"), "j"))
@@ -132,3 +134,18 @@ def test_without_letters_a_record_that_is_refused_is_an_error_whose_remedy_works
         small.publish(staged, again=True)
     sink.publish(staged, again=True)
     assert sorted(numbers(broker, name)) == list(range(20))
+
+
+@pytest.mark.parametrize("form", ["json", "jsonSchema", "avro"])
+def test_a_letter_has_the_row_as_json_whatever_the_format(form: str) -> None:
+    schema = pa.schema(
+        [("a", pa.int64()), ("t", pa.string()), ("d", pa.decimal128(10, 2)), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32())]
+    )
+    moment = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    batch = pa.record_batch([[7, 8], ["é", None], [Decimal("1.50"), None], [moment, None], [moment.date(), None]], schema=schema)
+    prefix = b"\0\0\0\0\1"
+    values = encoded._avro(batch, prefix) if form == "avro" else json_texts(batch).cast(pa.binary())
+    encoding = encoded.Encoding(form)
+    texts = [encoding.text((prefix if form == "jsonSchema" else b"") + value.as_py(), schema) for value in values]
+    assert texts == json_texts(batch).to_pylist()
+    assert encoding.text(prefix + b"\xff\xfe", schema).startswith("base64:")

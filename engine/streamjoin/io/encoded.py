@@ -57,7 +57,7 @@ class Encoding:
                 row = schemaless_reader(io.BytesIO(body), parse_schema(avro_schema(schema)), None)
                 return str(json_texts(pa.RecordBatch.from_pylist([row], schema=schema))[0].as_py())
             return body.decode()
-        except (ValueError, OverflowError, TypeError, pa.ArrowException):
+        except (ValueError, OverflowError, TypeError, LookupError, EOFError, pa.ArrowException):
             return "base64:" + base64.b64encode(value).decode()
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
