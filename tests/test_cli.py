@@ -325,7 +325,7 @@ def test_input_that_cannot_be_read_ends_the_run_at_once_with_its_name(tmp_path: 
     path = manifest_at(tmp_path)
     document = yaml.safe_load(path.read_text())
     source = tmp_path / "in"
-    document["spec"]["streams"][0]["source"] = {"files": {"path": str(source), "format": "parquet"}}
+    document["spec"]["streams"][0] |= {"source": {"files": {"path": str(source), "format": "parquet"}}, "onBad": "fail"}
     path.write_text(yaml.safe_dump(document))
     source.mkdir()
     pq.write_table(pa.table({"id": ["text"], "k": ["text"], "at": ["text"]}), source / "wrong.parquet")
@@ -776,7 +776,7 @@ def test_an_epoch_that_fails_while_stopping_is_given_up_without_an_error(tmp_pat
 def test_an_error_that_nobody_foresaw_is_still_one_sentence(tmp_path: Path) -> None:
     failure = ended(play(ScriptedDriver(KeyError("x")), tmp_path)).failure
     assert failure is not None
-    assert failure.sentence.startswith("KeyError: 'x' (trace: ")
+    assert failure.sentence.startswith("KeyError: ... (trace: ")
     assert "Traceback" in (tmp_path / "failure.txt").read_text()
 
 

@@ -310,7 +310,8 @@ def test_the_commands_serve_flight_where_they_are_told_to(done: Path, tmp_path: 
             assert pairs(client.do_get(ticket).read_all().to_pylist()) == written(done)
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE_SECONDS) == Exit.DONE
-    manifest.write_text(manifest_text(tmp_path, joins=joins, watermark="2s"))
+    own = [join_of(tmp_path, name="found", on=BAND, window={"within": "3s"}, output=output)]
+    manifest.write_text(manifest_text(tmp_path, joins=own, watermark="2s"))
     for name in "lr":
         (tmp_path / f"in-{name}").mkdir()
     arguments = ("run", str(manifest), "--runner", "inline", "--metrics-port", "0", "--flight")

@@ -9,8 +9,8 @@ An epoch, and what a crash at each line leaves::
     publish    staged outputs become visible                           published again from the entry by whoever claims the log
     clean      replaced blocks and old entries are removed             swept by the next driver
 
-When nothing is new, nothing is written, except one commit for results that still wait to be visible. When a commit's outcome is unknown, or
-another driver holds the log, this one stops.
+When nothing is new, nothing is written but results that wait to be visible. When a commit's outcome is unknown, or another driver holds the
+log, this one stops.
 
 Two epochs may be in flight: while a source has more input waiting, the next epoch is planned and handed to the runner before this one's
 tasks are over, and the one after it as soon as this one is committed, before its results are published. So routing fills the time in which
@@ -19,9 +19,8 @@ expired go by the watermarks of the last epoch but one; a task of the later epoc
 process, or fails; the driver commits it only if those are the runs that it has committed. An epoch that was begun too early and failed is
 begun again, after the commit.
 
-The loop leaves the rest to others: ``planning`` says how much an epoch reads and what its tasks are told, ``commits`` has the last commit
-and makes the next, ``outcome`` makes the checkpoint after an epoch, ``replan`` follows a plan that was put, ``deployment`` makes the first
-plan, ``timelines`` says in which snapshot results are, ``compaction`` which blocks become one, and ``janitor`` what can be removed.
+Others do the rest: ``planning`` (how much an epoch reads), ``commits``, ``outcome`` (the checkpoint after an epoch), ``replan``,
+``deployment`` (the first plan), ``timelines`` (snapshots of results), ``compaction`` and ``janitor``.
 """
 
 from __future__ import annotations
@@ -119,8 +118,7 @@ class Driver:
     def start(self) -> None:
         """Claim the checkpoint, finish what its last epoch left to do, and make workers ready.
 
-        A sink that is out of reach is left to the steps, which are tried again. Raises CheckpointMismatch, StorageError, SinkError.
-        """
+        A sink that is out of reach is left to the steps. Raises CheckpointMismatch, StorageError, SinkError."""
         try:
             self._start()
         finally:

@@ -266,8 +266,7 @@ STREAMS = (
     _counter(
         "partial_tuples_total",
         NAME,
-        "Partial results that workers sent to each other, each replica counted, questions for their partners, and tuples"
-        " that were sent for them. Only joins of three and more streams have them.",
+        "Partial results that workers sent to each other, replicas and questions for partners counted. Of three and more streams.",
         "partial",
         many=True,
     ),
