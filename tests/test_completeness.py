@@ -313,7 +313,8 @@ class TestShown:
         return root / "m.yaml"
 
     def run(self, manifest: Path, *options: str) -> list[str]:
-        shutil.rmtree(manifest.parent / "state", ignore_errors=True)
+        for name in ("state", "out"):
+            shutil.rmtree(manifest.parent / name, ignore_errors=True)
         done = CliRunner().invoke(main, ["run", str(manifest), "--runner", "inline", "--until-idle", *options])
         assert done.exit_code == Exit.DONE, done.output
         return done.stdout.splitlines()
