@@ -91,7 +91,7 @@ class DeadLetters:
 
 def is_letters(entry: Entry) -> bool:
     """Whether a file in the directory of dead letters has some."""
-    return entry.name.startswith("part-") and entry.name.endswith(".json") and entry.is_file()
+    return entry.name[0] not in "._" and entry.name.endswith(".json") and entry.is_file()
 
 
 def _bytes_of(small: Staged) -> int:
