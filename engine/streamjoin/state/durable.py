@@ -38,6 +38,7 @@ def create(path: Path, root: Path, data: bytes | memoryview) -> None:
 
     A file that exists is named on the disk by then, so that whoever finds that it is its own, of a call that was cut short, may rely on it.
     """
+    make_directory(path.parent, root)  # what is wrong with that is not to be hidden by the flush
     try:
         _write(path, root, data, os.link)
     finally:
