@@ -93,13 +93,18 @@ _ENVIRONMENT = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
 """What the other stores take from the environment, and PyArrow's S3 client does not by itself."""
 
 
+_connecting = threading.Lock()
+"""PyIceberg makes the tables of an SQL catalog that has none, and fails where another thread does so at the same time."""
+
+
 def catalog_of(name: str, properties: Sequence[tuple[str, str]], refusal: type[Exception] = SinkError) -> Catalog:
     """The catalog, connected to. Raises ``refusal`` where a property's value cannot be had, and what ``pyiceberg`` raises."""
     urls = {name: value for name, value in properties if value.startswith("file://")}  # which are no references
     references = [(name, value) for name, value in properties if name not in urls]
     options = {**urls, **resolved(references, "iceberg.catalog", "the driver runs", refusal)}
     defaults = {option: os.environ[name] for option, name in _ENVIRONMENT.items() if os.environ.get(name)}
-    return load_catalog(name, **{**defaults, **options})
+    with _connecting:
+        return load_catalog(name, **{**defaults, **options})
 
 
 def iceberg_type(kind: pa.DataType) -> IcebergType:
