@@ -134,7 +134,10 @@ class _Nursery:
                 if isinstance(said, Records):
                     found.append(said)
                     continue
-                (code,) = CODE.unpack(self._socket.recv(CODE.size, socket.MSG_WAITALL))
+                answer = self._socket.recv(CODE.size, socket.MSG_WAITALL)
+                if len(answer) < CODE.size:
+                    raise RuntimeError(f"the process that is to read {split.name} has ended")
+                (code,) = CODE.unpack(answer)
                 if said is None:
                     return _Failed(_why(code, hung.is_set(), bounds))
                 if isinstance(said, (SourceError, UnavailableError)):
