@@ -174,7 +174,7 @@ def test_what_breaks_the_schema_is_rejected_with_its_offset(broker: KafkaBroker,
 
 def test_few_bad_records_among_many_are_found_with_their_text_and_offset(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name, rng = topic(), random.Random(8)
-    bad = {offset: rng.choice([None, b"", b"\n", b"{", b'{"id": "%d"}' % offset]) for offset in rng.sample(range(30_000), 12)}
+    bad = {offset: rng.choice([None, b"", b"\n", b"{", b'{"id": "no %d"}' % offset]) for offset in rng.sample(range(30_000), 12)}
     values = [json.dumps({"id": at, "k": at % 7, "at": "2026-01-01T00:00:00Z"}).encode() for at in range(30_000)]
     produce(broker, name, [bad.get(at, value) for at, value in enumerate(values)])
     source = source_of(broker, name)
