@@ -88,11 +88,12 @@ class Results:
         return replace(self, staged=staged, waiting=waiting, since=_since(waiting, since))
 
     def gathered(self, due: Sequence[Staged], sink: Sinks, identity: str, incarnation: int, epoch: int) -> Results:
-        """The same, with some of those that wait staged to become visible; they are of epochs up to this one. Raises SinkError,
-        StorageError."""
+        """The same, with some of those that wait staged to become visible; they are of epochs up to this one. O(those that wait).
+        ``due``: objects of ``waiting``. Raises SinkError, StorageError."""
         name = f"{attempt_prefix(identity, incarnation, epoch)}-small-{uuid.uuid4().hex[:8]}"
         staged = (*self.staged, *sink.gather(due, name, f"{identity}-{epoch:012d}-small"))
-        waiting = tuple(each for each in self.waiting if each not in due)
+        going = set(map(id, due))  # they are many, and to compare them would be to compare their data
+        waiting = tuple(each for each in self.waiting if id(each) not in going)
         return replace(self, staged=staged, waiting=waiting, since=_since(waiting, self.since))
 
     def kept_in(self, segment: Segment) -> Results:
