@@ -5,6 +5,7 @@ Also those that the last commit keeps and no file has yet. Memory: that of one f
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from streamjoin.cli.validate import job_at
 from streamjoin.io.base import SourceError, Staged
 from streamjoin.io.deadletter import TAG, is_letters, kind_of
 from streamjoin.io.folder import folder_at
+from streamjoin.io.lines import JSON_SPACE, Framing, read_range
 from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.state.extent import read_extents
@@ -31,7 +33,6 @@ MOST_KINDS = 1000
 """Of which letters are told apart."""
 OTHERS = "others"
 RAW_CHARACTERS = 200
-READ_BYTES = 4 << 20
 
 
 @dataclass
@@ -86,7 +87,9 @@ def letters_of(job: Job) -> Iterator[dict[str, Any]]:
         folder = folder_at(job.dead_letter)
         for entry in sorted(folder.scan(is_deep=False), key=lambda entry: entry.name):
             if is_letters(entry):
-                yield from map(json.loads, _lines_of(folder.open(entry.name), entry.stat().st_size))
+                with contextlib.closing(folder.open(entry.name)) as file:
+                    for block in read_range(file, 0, entry.stat().st_size, Framing(JSON_SPACE)):
+                        yield from map(json.loads, block.text.splitlines())
     storage = ObjectStorage(job.checkpoint)
     latest = read_latest(storage)
     waiting = [Staged.from_json(value) for value in latest.checkpoint.waiting] if latest else []
@@ -95,18 +98,6 @@ def letters_of(job: Job) -> Iterator[dict[str, Any]]:
         with ipc.open_stream(data) as reader:
             for batch in reader:
                 yield from batch.to_pylist()
-
-
-def _lines_of(file: Any, size: int) -> Iterator[bytes]:
-    left = b""
-    try:
-        for at in range(0, size, READ_BYTES):
-            *lines, left = (left + file.pread(min(READ_BYTES, size - at), at)).split(b"\n")
-            yield from lines
-    finally:
-        file.close()
-    if left:
-        yield left
 
 
 def _json_lines(groups: list[Group]) -> Iterator[str]:

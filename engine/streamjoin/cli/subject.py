@@ -71,16 +71,15 @@ class Subject:
         text = graphs[0].text if len(graphs) == len(layout.predicates) == 1 else f"{layout.text} ({layout.main.kind})"
         return text + (" + residual" if has_residual else "")
 
-    def losses(self, history: History) -> Iterator[tuple[int, str]]:
-        """By stream, how many records were rejected or late, of how many, and why, as far as this run has seen any."""
-        for stream, job in enumerate(self.job.streams):
-            counts = {name: history.counts[name][stream] if history.counts else 0 for name in ("input", "rejected", "late")}
-            if counts["rejected"]:
-                why = wording.cut(history.rejections[stream], MOST_REASON)
-                yield stream, f"rejected {counts['rejected']:,} of {counts['input']:,}: {why} (all in {self.job.dead_letter})"
-            if counts["late"]:
-                behind = f"up to {wording.duration(history.late_seconds[stream])} behind; the watermark is {Duration(job.watermark_micros)}"
-                yield stream, f"late {counts['late']:,} of {counts['input']:,}: {behind}"
+    def losses(self, history: History, stream: int) -> Iterator[str]:
+        """How many of a stream's records were rejected or late, of how many, and why. The run has had an epoch."""
+        records, rejected, late = (history.counts[name][stream] for name in ("input", "rejected", "late"))
+        if rejected:
+            why = wording.cut(history.rejections[stream], MOST_REASON)
+            yield f"rejected {rejected:,} of {records:,}: {why} (all in {self.job.dead_letter})"
+        if late:
+            allowed = Duration(self.job.streams[stream].watermark_micros)
+            yield f"late {late:,} of {records:,}: up to {wording.duration(history.late_seconds[stream])} behind; the watermark is {allowed}"
 
     @property
     def scheme(self) -> str | None:

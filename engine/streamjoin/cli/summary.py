@@ -33,7 +33,7 @@ def summary_lines(subject: Subject, history: History, ended: Ended, picture: Pat
             total = history.counts["input"][side]
             dropped = [f"{word} {history.counts[counter][side]:,}" for counter, word in DROPPED.items() if history.counts[counter][side]]
             lines.append(line(name, wording.plural(total, "tuple"), f"{wording.short(total / span)}/s", *dropped))
-            lines += [line("", text) for stream, text in subject.losses(history) if stream == side]
+            lines += [line("", text) for text in subject.losses(history, side)]
         whole = history.last.totals.get("output", [history.output])[0]
         before = f"{whole:,} since the first epoch" if whole != history.output else ""
         where = f"of {len(subject.sinks)} joins" if subject.has_several else subject.sink

@@ -277,6 +277,7 @@ def _read(reader: Reader, split: Split, prepare: Callable[[Records, Split], obje
 
 
 def die_with_parent() -> None:
+    """The kernel ends this process with the thread that started it, where it can (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from streamjoin.io.values import SHOWN, plain
+from streamjoin.io.values import plain, shortened
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.event_time import DerivedTime
 
@@ -83,5 +83,4 @@ class DerivedTimes(EventTimes):
 
 
 def _short(value: object) -> str:
-    text = repr(value) if isinstance(value, str | bytes) else str(value)
-    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    return shortened(repr(value) if isinstance(value, str | bytes) else str(value))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from streamjoin.state.log import Checkpoint
 
 
-
 def can_lose(job: Job) -> bool:
     """Whether tuples may be shed or late at all."""
     return job.shedding_model != "off" or job.window.kind is WindowKind.RANGE

@@ -13,7 +13,7 @@ from dataclasses import replace
 from streamjoin.elastic.sequences import meetings_of
 from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
-from streamjoin.epoch.planning import PlannedEpoch, utilization
+from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.results import Results
@@ -278,7 +278,7 @@ def result_of(
     routes = [route for report in reports for route in report.routes]
     seconds["task.route"] = max((route.seconds for route in routes), default=0.0)
     counts = counts_of(reports, len(job.streams))
-    faults = faults_of(reports)
+    by_stream, faults = _by_stream(job, routes), faults_of(reports)
     stored_blocks, stored_bytes = stored(job, after.blocks)
     repeated = sum(report.storage_retries for report in reports) + sum(route.storage_retries for route in routes)
     return EpochResult(
@@ -287,8 +287,8 @@ def result_of(
         seconds=seconds,
         counts=counts,
         streams=tuple(stream.name for stream in job.streams),
-        rejections=tuple(next((why for route in of if (why := route.rejection)), "") for of in _by_stream(job, routes)),
-        late_seconds=tuple(max((route.late_micros for route in of), default=0) / 1e6 for of in _by_stream(job, routes)),
+        rejections=tuple(next((why for route in of if (why := route.rejection)), "") for of in by_stream),
+        late_seconds=tuple(max((route.late_micros for route in of), default=0) / 1e6 for of in by_stream),
         output=sum(report.output for report in reports),
         candidates=sum(report.candidates for report in reports),
         held={task: job.by_stream(held) for task, held in after.held.items()},
@@ -412,11 +412,9 @@ def _faults(found: Mapping[str, Fault]) -> Iterator[str]:
 
 def _is_full(job: Job, after: Checkpoint) -> Iterator[str]:
     """What is to be said where workers hold more than they may. The same text for each such epoch."""
-    if max(utilization(job, after).values(), default=0.0) >= 1 and job.shedding_model == "off":
-        yield (
-            "the fullest worker holds as much as it may or more (tau is at or above 1), and nothing is shed: raise spec.workers.max or the"
-            " capacity of a worker, shorten the window, or set spec.scaling.whenFull to shed"
-        )
+    if is_full(job, after) and job.shedding_model == "off":
+        remedy = "raise spec.workers.max or the capacity of a worker, shorten the window, or set spec.scaling.whenFull to shed"
+        yield f"{FULL}, and nothing is shed: {remedy}"
 
 
 def _source_errors(reports: Sequence[TaskReport], stream: int) -> int:

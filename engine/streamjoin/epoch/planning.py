@@ -34,6 +34,7 @@ MOST_BLOCKS = 64
 SPLIT_BYTES = 64 << 20
 """Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
 
+FULL = "the fullest worker holds as much as it may or more (tau is at or above 1)"
 APART_TIMES = 4
 """The deadline of an epoch whose splits are read apart is so many times as long: each of them may have to be halved often."""
 
@@ -154,16 +155,19 @@ def _held_back(plan: SourcePlan, head: Head, stream: int, why: str) -> SourcePla
     return replace(_without_splits(plan, head, stream), warnings=(*plan.warnings, why)) if plan.splits else plan
 
 
+def is_full(job: Job, checkpoint: Checkpoint) -> bool:
+    """Whether the fullest worker holds its capacity or more. O(tasks)."""
+    return max(utilization(job, checkpoint).values(), default=0.0) >= 1
+
+
 def full_text(job: Job, last: Checkpoint) -> str:
     """What is said where the fullest worker holds its capacity or more; empty: it does not. Raises EpochFailed where that is to fail."""
-    fullest = max(utilization(job, last).values(), default=0.0)
-    if fullest < 1:
+    if not is_full(job, last):
         return ""
-    text = "the fullest worker holds as much as it may or more (tau is at or above 1)"
     if job.when_full == "fail":
         remedy = "raise spec.workers.max or the capacity of a worker, or choose another whenFull"
-        raise EpochFailed(f"epoch {last.epoch + 1}: {text}, and spec.scaling.whenFull is fail; {remedy}", permanent=True)
-    return text
+        raise EpochFailed(f"epoch {last.epoch + 1}: {FULL}, and spec.scaling.whenFull is fail; {remedy}", permanent=True)
+    return FULL
 
 
 def _ahead_of(job: Job, last: Checkpoint) -> dict[int, str]:

@@ -122,11 +122,9 @@ class FilesSource:
 
         def take(files: Sequence[Listed]) -> FilesPlan:
             taken = FilesPlan(self._reader, self._footers, now, final, density, many=many)
-            if self._next_times is not None and taken.exceeds(files, limit_records):
-                ordered, most = self._next_times.in_order(files, limit_records)
-                taken.take(ordered, limit_records, split_records, most_of_each=most)
-            else:
-                taken.take(sorted(files, key=lambda file: (file.modified_ns, file.name)), limit_records, split_records)
+            by_age = sorted(files, key=lambda file: (file.modified_ns, file.name))
+            in_order = None if self._next_times is None else self._next_times.in_order
+            taken.take(by_age, limit_records, split_records, in_order=in_order)
             return taken
 
         taken = None if listing.suspicious else take(listing.candidates)

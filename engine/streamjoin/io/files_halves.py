@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from streamjoin.io.base import RAW_LIMIT_BYTES
 from streamjoin.io.decoding import DecodedFile
-from streamjoin.io.lines import LineFile, Piece, records_of
+from streamjoin.io.lines import HEADER_BYTES, LineFile, Piece, records_of
 from streamjoin.io.text import raw_text
 
 if TYPE_CHECKING:
     from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
 
 WHOLE = 1 << 62
-HEADER_BYTES = 1 << 20
 
 
 def halves(reader: FilesReader, split: FilesSplit) -> tuple[FilesSplit, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -115,6 +115,10 @@ def _listed(file: Listed) -> tuple[str, Status]:
     return file.name, file.status
 
 
+Ordering: TypeAlias = Callable[[Sequence[Listed], int], tuple[list[Listed], int]]
+"""Of some files, and how many records may be taken: the files in the order in which to take them, and the most records of each."""
+
+
 class FilesPlan:
     """Gathers what one plan takes."""
 
@@ -162,16 +166,19 @@ class FilesPlan:
         """By name, the stamps of files that look as if they had changed, but have not."""
 
     def take(
-        self, files: Sequence[Listed], limit_records: int, split_records: int | None = None, *, most_of_each: int | None = None
+        self, files: Sequence[Listed], limit_records: int, split_records: int | None = None, *, in_order: Ordering | None = None
     ) -> None:
         """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted.
 
-        ``most_of_each``: so many records of a file at most."""
+        ``in_order``: another order, where several files have more to read than so many records, as far as can be guessed."""
+        unread = [nbytes for file in files if (nbytes := self._unread(file))]
+        self.is_of_several = len(unread) > 1
+        most_of_each = limit_records
+        if in_order is not None and self.is_of_several and sum(unread) / self.density > limit_records:
+            files, most_of_each = in_order(files, limit_records)
         if self._config.format != "parquet":
             self._sample(files[: self._samples])
         self._room = limit_records
-        unread = [nbytes for file in files if (nbytes := self._unread(file))]
-        self.is_of_several = len(unread) > 1
         waiting = sum(unread) / self.density
         wanted = math.ceil(min(waiting, limit_records) / SPLITS_PER_PLAN)
         self._piece_records = min(max(LEAST_SPLIT_RECORDS, min(wanted, SPLIT_RECORDS)), split_records or SPLIT_RECORDS)
@@ -185,8 +192,7 @@ class FilesPlan:
                 self.waiting.append(file)
                 continue
             pieces, left_records, room = len(self._pieces), self.left_records, self._room
-            self._room = room if most_of_each is None else min(room, most_of_each)
-            of_file = self._room
+            of_file = self._room = min(room, most_of_each)
             try:
                 if self._config.format == "parquet":
                     self._footers.ahead(files, index)
@@ -209,11 +215,6 @@ class FilesPlan:
                 taken += len(self._pieces) > pieces
                 if file.entry:
                     self.growing.append(file.name)
-
-    def exceeds(self, files: Sequence[Listed], limit_records: int) -> bool:
-        """Whether several files have more to read than so many records, as far as can be guessed."""
-        unread = [nbytes for file in files if (nbytes := self._unread(file))]
-        return len(unread) > 1 and sum(unread) / self.density > limit_records
 
     def _refuse(self, file: Listed, reason: str) -> Entry:
         """One dead letter for all that is left of a file, and for what is appended to it. It is looked at again when it changes."""

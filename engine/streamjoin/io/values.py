@@ -126,9 +126,14 @@ def row_text(batch: pa.RecordBatch, row: int) -> str:
     return json.dumps(values, ensure_ascii=False, default=str)
 
 
+def shortened(text: str) -> str:
+    """A value, as it is shown in a reason."""
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
 def misfit(name: str, shown: str, kind: pa.DataType) -> str:
     """The text for a value, as it is to be shown, that is not one of the column's type."""
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+    shown = shortened(shown)
     unit = {10: "s", 13: "ms", 16: "us", 19: "ns"}.get(len(shown.strip('"'))) if re.fullmatch('"?[0-9]+"?', shown) else None
     remedy = f"; if it counts {unit} since 1970, declare {name} as BIGINT, and eventTime: {{column: {name}, unit: {unit}}}"
     return f"column {name}: {shown} is not a value of {sql_name(kind)}" + remedy * (pa.types.is_timestamp(kind) and unit is not None)

@@ -10,7 +10,6 @@ because it notices that its parent has changed).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from streamjoin.epoch.apart import die_with_parent
 from streamjoin.kernel import run
 from streamjoin.runner.allocators import collect_seldom, keep_pages
 from streamjoin.runner.worker import Settings, serve
@@ -39,7 +39,6 @@ at the end, before the error in words, that it has failed."""
 STARTS = 3
 """The number of processes in a row that may end before the driver knows of them. Then the host ends, and Spark tells the driver why."""
 FAILURE_BYTES = 500
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,7 @@ def _be_worker(settings: Settings, executor: str, died: str | None, host: int, s
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         threading.Thread(target=_beat, args=(host, speaking), name="host", daemon=True).start()
         serve(
             settings,
