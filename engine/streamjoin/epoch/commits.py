@@ -166,11 +166,11 @@ class Commits:
     def take_refused(self) -> tuple[dict[str, int], tuple[str, ...]]:
         """By join, how many results its sink has refused since the last call; and what is to be said of that, without values."""
         taken, self._refused = self._refused, {}
-        told = tuple(
+        said = tuple(
             f"join {join}: the sink refuses results, which are dead letters ({kind_of(why)}); see streamjoin letters"
             for join, (_, why) in taken.items()
         )
-        return {join: count for join, (count, _) in taken.items()}, told
+        return {join: count for join, (count, _) in taken.items()}, said
 
     def show_fed(self) -> None:
         """Show the streams that read results which of them the last commit names."""

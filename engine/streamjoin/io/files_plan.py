@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import BadFile, SourceError
-from streamjoin.io.decoding import ENDINGS, UTF_8, DecodedFile, decoded
-from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable, raise_if_not_of
+from streamjoin.io.decoding import ENDINGS, UTF_8, DecodedFile
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit, printable, raise_if_not_of, short
 from streamjoin.io.folder import REQUESTS_AT_ONCE, Folder, Opened
 from streamjoin.io.identity import EDGE_BYTES, REFUSED, Entry, Known, Progress, Status, decode, short_hash
 from streamjoin.io.lines import Cut, LineFile, Piece, content_hash
@@ -263,7 +263,7 @@ class FilesPlan:
         total_bytes = total_records = 0
         for file in files:
             try:
-                with LineFile(self._open(file), self._config.framing) as lines:
+                with LineFile(self._reader.text(file.name, file.status), self._config.framing) as lines:
                     sampled_bytes, sampled_records = lines.sample(file.known.consumed, SAMPLE_BYTES)
             except StorageError:
                 raise
@@ -273,15 +273,6 @@ class FilesPlan:
             total_records += sampled_records
         if total_records:
             self.density = total_bytes / total_records
-
-    def _open(self, file: Listed) -> Opened:
-        """A file of text, decoded if need be."""
-        opened = self._folder.open(file.name, file.status)
-        try:
-            return decoded(opened, self._config.encoding) or opened
-        except BaseException:
-            opened.close()
-            raise
 
     def _start(self, file: Listed, status: Status, content: Callable[[], str]) -> Progress | None:
         """Up to where the file, which has this status now, has been read; None: it is not to be read any more.
@@ -315,7 +306,7 @@ class FilesPlan:
             part = FileRange(file.name, 0, file.size, self._guessed(file.size), file.size, tag=file.tag)
             self._add(part, file.size, file.modified_ns)
             return Known(file.size, "", file.status.stamp).encode()
-        opened = self._open(file)
+        opened = self._reader.text(file.name, file.status)
         with LineFile(opened, self._config.framing) as lines:
             if isinstance(opened, DecodedFile):
                 return self._take_decoded(file, opened, lines)
@@ -455,8 +446,7 @@ class FilesPlan:
         except (pa.ArrowException, OSError) as error:
             raise_if_not_of(self._folder.path(file.name), error)
             if self._is_settled(file.modified_ns):
-                reason = str(error).partition("\n")[0][:200]
-                raise BadFile(f"it is not a complete Parquet file ({reason}); finish writing it, or remove it") from None
+                raise BadFile(f"it is not a complete Parquet file ({short(error)}); finish writing it, or remove it") from None
             self.unfinished = True
             return file.entry
         start = self._start(file, file.status._replace(size=footer.size), lambda: footer.content)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from streamjoin.io import files_halves
 from streamjoin.io.base import BadFile, Records, Rejected, SourceError, Split, UnavailableError
 from streamjoin.io.decoding import UTF_8, DecodedFile, decoded
-from streamjoin.io.folder import Folder, Opened, folder_at
+from streamjoin.io.folder import NULL_FOLDER, Folder, Opened, folder_at
 from streamjoin.io.identity import Known, Status
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Framing, first_line, gone, is_still, read_range
 from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
@@ -33,9 +33,6 @@ READ_ROWS = 1 << 16
 """Rows of a Parquet file that are decoded at once, and to which the records of small files are gathered."""
 READ_BYTES = 64 << 20
 """About so many bytes of a Parquet file are decoded at once, and gathered, where that is fewer rows: Arrow's strings end at 2 GiB."""
-
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""Hive's value of a column in the name of a directory where it is null."""
 
 
 @dataclass(frozen=True)
@@ -298,13 +295,13 @@ class FilesReader:
                                 row += rest.num_rows
                     except _DAMAGE as error:
                         raise_if_not_of(path, error)
-                        reason = _short(error)
+                        reason = short(error)
                     if left := starts[group + 1] - row:
                         yield left, [self._bad(part, 0, f"rows {row} to {row + left - 1} are damaged ({reason}); write the file anew")]
                         row += left
         except _DAMAGE as error:
             raise_if_not_of(path, error)
-            raise BadFile(f"it is damaged ({_short(error)}); write it anew") from None
+            raise BadFile(f"it is damaged ({short(error)}); write it anew") from None
 
     def _batches(self, file: pq.ParquetFile, columns: Sequence[str | None], groups: range) -> Iterator[pa.RecordBatch]:
         taken = [file.metadata.row_group(group) for group in groups]
@@ -337,6 +334,15 @@ class FilesReader:
     def raw(self, split: FilesSplit) -> str:
         """See :class:`streamjoin.io.base.Divisible`."""
         return files_halves.raw(self, split)
+
+    def text(self, name: str, status: Status) -> Opened:
+        """A file of text, decoded if need be, as whoever plans reads it. Raises FileNotFoundError."""
+        opened = self.folder.open(name, status)
+        try:
+            return decoded(opened, self.config.encoding) or opened
+        except BaseException:
+            opened.close()
+            raise
 
     def opened(self, part: FileRange) -> Opened:
         """The file that a range is of, as text. Raises SourceError, UnavailableError."""
@@ -419,7 +425,8 @@ def raise_if_not_of(path: str, error: Exception) -> None:
         raise UnavailableError(f"{path}: cannot be read now ({error.strerror})") from error
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """What a library says of an error first."""
     return str(error).partition("\n")[0][:200]
 
 

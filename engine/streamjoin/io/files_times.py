@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from streamjoin.io.decoding import DecodedFile, decoded
+from streamjoin.io.decoding import DecodedFile
 from streamjoin.io.files_plan import SAMPLE_BYTES, Footers, Listed
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
 from streamjoin.io.lines import LineFile
@@ -78,9 +78,8 @@ class NextTimes:
             return None
 
     def _lines(self, file: Listed) -> FileRange | None:
-        opened = self._reader.folder.open(file.name, file.status)
-        with LineFile(decoded(opened, self._reader.config.encoding) or opened, self._reader.config.framing) as lines:
-            start = file.known.progress[1] if isinstance(file.known.progress, list) else file.known.progress
+        start = file.known.consumed
+        with LineFile(self._reader.text(file.name, file.status), self._reader.config.framing) as lines:
             nbytes, records = lines.sample(start, SAMPLE_BYTES)
             is_decoded = isinstance(lines.file, DecodedFile)
         if not records:

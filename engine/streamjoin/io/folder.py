@@ -22,6 +22,8 @@ from streamjoin.io.identity import Status
 from streamjoin.location import is_url, within
 from streamjoin.state.storage import Listed, Missing, ObjectStorage
 
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's value of a column in the name of a directory where it is null."""
 WHOLE_BYTES = 4 << 20
 """A Parquet object up to this size is fetched in one request; of a larger one the footer and the columns that are read.
 

@@ -141,7 +141,7 @@ class KafkaSink:
                 self._require_topic()
             return
         note = staged[0].final.encode()
-        refused = None if self.refused is None else self.refused.of("{0[0]}-{0[1]:012d}".format(_publication(staged)), again=again)
+        refused = None if self.refused is None else self.refused.of(*_publication(staged), again=again)
         if (self._noted if not again else self._sent_last()) != note:
             self._send(staged, refused)
             self._storage.put(self.config.note, note)

@@ -96,12 +96,17 @@ def plain(column: Any) -> Any:
     return column
 
 
+def whole_text(error: psycopg.Error) -> str:
+    """All that an error says, the row too, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def told_by(error: psycopg.Error) -> str:
     """What the server says of an error, without the row: the message alone, as its details quote keys, rows and lines; and of that, but
     for errors that are not about data (``_NOT_DATA``), without what it quotes: functions of users may put rows into it."""
     message, state = error.diag.message_primary, error.sqlstate or ""
     if message is None:
-        return told(error) if isinstance(error, psycopg.DataError) else " ".join(str(error).split()) or type(error).__name__
+        return told(error) if isinstance(error, psycopg.DataError) else whole_text(error)
     text = message if state[:2] in _NOT_DATA else without_values(message)
     names = {"column": error.diag.column_name, "constraint": error.diag.constraint_name}
     more = [f"{kind} {name}" for kind, name in names.items() if name and name not in text]

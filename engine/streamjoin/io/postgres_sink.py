@@ -93,7 +93,7 @@ class PostgresSink:
         publication = Publication.of(staged)
         letters = None
         if self.refused is not None:
-            letters = _Letters(self.refused, self.refused.of(f"{publication.identity}-{publication.number:012d}", again=again))
+            letters = _Letters(self.refused, self.refused.of(publication.identity, publication.number, again=again))
         self._table().apply(publication.identity, publication.number, lambda: self._batches(staged), letters)
         if letters is not None:
             letters.known.published(letters.refused)

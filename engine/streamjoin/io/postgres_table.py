@@ -15,7 +15,7 @@ from psycopg import sql
 
 from streamjoin.io.base import SinkError, UnavailableError
 from streamjoin.io.ownership import Owner, require_known
-from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of
+from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of, whole_text
 from streamjoin.io.postgres_sink import PostgresSinkConfig
 from streamjoin.io.references import resolved
 from streamjoin.io.refused import Refused
@@ -140,7 +140,7 @@ class PostgresTable:
                     middle = (first + end) // 2
                     parts += [(middle, end), (first, middle)]
                 elif refusal is not None:
-                    letters.add(first, _text_of(refusal), rows.slice(first, 1))
+                    letters.add(first, whole_text(refusal), rows.slice(first, 1))
         finally:
             letters.keep()
 
@@ -245,10 +245,6 @@ class PostgresTable:
         connection, self._connection, self._is_prepared = self._connection, None, False
         if connection is not None:
             connection.close()
-
-
-def _text_of(error: psycopg.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _is_of_a_row(error: psycopg.Error) -> bool:

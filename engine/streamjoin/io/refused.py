@@ -44,10 +44,10 @@ class RefusedResults:
     def __reduce__(self) -> tuple[type[RefusedResults], tuple[str, str]]:
         return RefusedResults, (self._folder, self._join)
 
-    def of(self, publication: str, *, again: bool) -> Refused:
-        """What is known to be refused of a publication, whose name is unique to checkpoint and epoch. ``again``: it may have been published
-        before, in whole or in part. Raises StorageError."""
-        refused = Refused(f"results-{publication}-{quote(self._join, safe='')}.json")
+    def of(self, checkpoint: str, epoch: int, *, again: bool) -> Refused:
+        """What is known to be refused of a publication: that of a checkpoint and an epoch. ``again``: it may have been published before, in
+        whole or in part. Raises StorageError."""
+        refused = Refused(f"results-{checkpoint}-{epoch:012d}-{quote(self._join, safe='')}.json")
         if again:
             try:
                 lines = self._storage.get(refused.name).splitlines()

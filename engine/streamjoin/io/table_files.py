@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -25,8 +25,10 @@ import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.folder import NULL_FOLDER
 from streamjoin.io.sinks import ROW_GROUP_BYTES, Encoder, FilesSinkConfig, FilesWriter, ParquetEncoder
 from streamjoin.io.staging import InMemory, Staging
+from streamjoin.kernel.arrays import FIRST_DAY, LAST_DAY
 from streamjoin.language.temporal import date_text
 
 MOST_OPEN = 64
@@ -37,13 +39,10 @@ LONGEST_TEXT = 64
 """Characters; a column with a longer least or greatest text has no statistics in the log."""
 LONGEST_FOLDER = 120
 """Characters of a partition's value in a directory's name; file systems take 255 bytes, with the column's name."""
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NAME = re.compile(r"part-(?P<identity>[^-/]+)-(?P<epoch>\d+)-(?P<task>small|\d+)(?:-[^/]*)?")
 
 REFUSED = "refused"
 """The text of what is staged of rows that the table cannot have, in data."""
-_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
-"""Dates outside make a partition that readers of tables fail at."""
 
 PartitionValue = str | int | bool | None
 
@@ -193,7 +192,7 @@ class TableWriter:
             if not pa.types.is_date(batch.schema.field(name).type):
                 continue
             days = batch.column(name).cast(pa.int32())
-            refused = pc.fill_null(pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY)), False)
+            refused = pc.fill_null(pc.or_(pc.less(days, FIRST_DAY), pc.greater(days, LAST_DAY)), False)
             if not pc.any(refused).as_py():
                 continue
             if self._files.fails_on_bad:

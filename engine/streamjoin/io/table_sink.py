@@ -91,7 +91,7 @@ class TableSink(ABC):
                 "onBad of the output: results that the table cannot have are committed as dead letters already; start with deadLetter once,"
                 " then change it to fail"
             )
-        refused = self.refused.of(f"{publication.identity}-{publication.number:012d}", again=again)
+        refused = self.refused.of(publication.identity, publication.number, again=again)
         reason = f"partitionBy {', '.join(self._files.partition_by)}: {no_partition('a date')}"
         rows = (batch for each in letters for batch in ipc.open_stream(each.data))
         for row, text in enumerate(text for batch in rows for text in json_texts(batch).to_pylist()):

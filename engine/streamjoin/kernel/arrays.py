@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 to 9999."""
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Days since 1970, of the years 1 to 9999: those that Python, Arrow's texts and readers of tables know."""
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,7 +55,7 @@ def time_texts(array: pa.Array, far: Callable[[int], str]) -> pa.Array:
     width = array.type.bit_width
     scale = 1 if width == 32 else 86_400_000_000
     numbers = array.cast(pa.int32() if width == 32 else pa.int64())
-    near = pc.and_(pc.greater_equal(numbers, _FIRST_DAY * scale), pc.less(numbers, (_LAST_DAY + 1) * scale))
+    near = pc.and_(pc.greater_equal(numbers, FIRST_DAY * scale), pc.less(numbers, (LAST_DAY + 1) * scale))
     if pc.all(near).as_py() is not False:
         return array.cast(pa.string())
     texts = pc.if_else(near, array, None).cast(pa.string())
