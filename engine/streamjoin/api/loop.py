@@ -304,15 +304,16 @@ class Loop:
                 f"the sinks refused all of the first {refused:,} results. See why with streamjoin letters, mend what the sinks write to, or"
                 " the manifest, and begin with a new checkpoint.location to have them published"
             )
-        for stream, records in enumerate(totals["input"] if result.streams else ()):
-            rejected, late = totals["rejected"][stream], totals["late"][stream]
+        for stream, read in enumerate(totals["input"] if result.streams else ()):
+            again = totals["replayed"][stream]
+            records, rejected, late = read - again, totals["rejected"][stream] - again, totals["late"][stream]
             if records < least or rejected + late < records or not result.counts["input"][stream]:
                 continue
             name, why = result.streams[stream], kind_of(result.rejections[stream])
             kinds = " and ".join(f"{kind} {count:,}" for kind, count in (("rejected", rejected), ("late", late)) if count)
             raise AllLost(
                 f"{name}: {kinds} of its first {records:,} records, so that nothing was joined{f' ({why})' if why else ''}. See them with"
-                " streamjoin letters, mend the manifest or the input, and begin with a new checkpoint.location to read them again"
+                " streamjoin letters, mend the manifest or the input, and have them read again with streamjoin letters --replay"
             )
 
     def _tell_warnings(self) -> None:

@@ -154,11 +154,12 @@ def explain(manifest: Path, limit: int, as_json: bool) -> None:
 @click.argument("manifest", type=FILE)
 @click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="The number of records to show of each reason.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per stream and reason.")
-def letters(manifest: Path, examples: int, as_json: bool) -> None:
+@click.option("--replay", is_flag=True, help="Have the join read these records again, by the manifest that it runs with then.")
+def letters(manifest: Path, examples: int, as_json: bool, replay: bool) -> None:
     """Show the dead letters of MANIFEST's join: the records that it could not use, by reason."""
-    from streamjoin.cli.letters import show_letters
+    from streamjoin.cli.letters import replay_letters, show_letters
 
-    raise SystemExit(show_letters(manifest, examples, as_json))
+    raise SystemExit(replay_letters(manifest) if replay else show_letters(manifest, examples, as_json))
 
 
 @main.command()

@@ -5,7 +5,6 @@ Also those that the last commit keeps and no file has yet. Memory: that of one f
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from streamjoin.cli.validate import job_at
 from streamjoin.io.base import SourceError, Staged
 from streamjoin.io.deadletter import TAG, is_letters, kind_of
 from streamjoin.io.folder import folder_at
-from streamjoin.io.lines import JSON_SPACE, Framing, read_range
+from streamjoin.io.replays import KEY, LOOK_SECONDS, ask, asked_for, letters_in
 from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.state.extent import read_extents
@@ -76,6 +75,63 @@ def grouped(job: Job, examples: int) -> list[Group]:
     return list(groups.values())
 
 
+def replay_letters(manifest: Path) -> Exit:
+    """Ask the join's driver to read the letters again whose records can be, and say which these are."""
+    try:
+        job = job_at(manifest)
+        click.echo(_asked(job))
+    except Failure as failure:
+        click.echo(failure.sentence, err=True)
+        return failure.code
+    return Exit.DONE
+
+
+def _asked(job: Job) -> str:
+    """Raises Failure."""
+    storage = ObjectStorage(job.checkpoint)
+    try:
+        latest = read_latest(storage)
+        if latest is None:
+            raise Failure(Exit.UNUSABLE, f"streamjoin: no join has run with the checkpoint {job.checkpoint}: nothing can be read again")
+        known = {stream.name for stream in job.streams}
+        counts: dict[str, int] = {}
+        others = 0
+        for name in _files(job):  # before the requests: what is done is gone from these files before its request is
+            counts[name] = 0
+            for letter, origin in letters_in(job.dead_letter, name):
+                can_be = origin is not None and letter["stream"] in known
+                counts[name] += can_be
+                others += not can_be
+        named = asked_for(storage)
+        files = [name for name, count in counts.items() if count and name not in named]
+        waiting = sum(staged.rows for staged in map(Staged.from_json, latest.checkpoint.waiting) if staged.join == TAG)
+        lines = []
+        if files:
+            count = sum(counts[name] for name in files)
+            last = max((position or {}).get(KEY, {}).get("request", 0) for position in latest.checkpoint.positions)
+            ask(storage, files, last)
+            when = f"within {LOOK_SECONDS:.0f} s if it runs, or when it starts"
+            lines.append(f"{wording.plural(count, 'dead letter')} will be read again by the join, {when}")
+        else:
+            lines.append(f"no dead letters in {job.dead_letter} are to be read again")
+        if already := sum(counts[name] for name in named if name in counts):
+            lines.append(f"{already:,} were asked for before, and are yet to be read")
+        if waiting:
+            lines.append(f"{waiting:,} of the last epochs are not in a file yet: ask again in a minute, or when the join has ended")
+        if others:
+            lines.append(f"{others:,} stay as they are: late, refused by a sink, or of a file that was read in part")
+        return "\n".join(lines)
+    except (OSError, SourceError) as error:
+        raise Failure(Exit.STORAGE, f"streamjoin: {error}; look whether {job.dead_letter} and {job.checkpoint} can be read") from error
+
+
+def _files(job: Job) -> list[str]:
+    """The files of dead letters, by name."""
+    if not (is_url(job.dead_letter) or Path(job.dead_letter).is_dir()):
+        return []
+    return sorted(entry.name for entry in folder_at(job.dead_letter).scan(is_deep=False) if is_letters(entry))
+
+
 def _whose(letter: dict[str, Any]) -> str:
     """The stream; of a result that its sink has refused, the join."""
     return f"join {letter['join']}" if "join" in letter else str(letter["stream"])
@@ -83,13 +139,9 @@ def _whose(letter: dict[str, Any]) -> str:
 
 def letters_of(job: Job) -> Iterator[dict[str, Any]]:
     """Each letter as it was written (``io.deadletter.SCHEMA``, ``io.refused``); first those in files. Raises OSError, SourceError."""
-    if is_url(job.dead_letter) or Path(job.dead_letter).is_dir():
-        folder = folder_at(job.dead_letter)
-        for entry in sorted(folder.scan(is_deep=False), key=lambda entry: entry.name):
-            if is_letters(entry):
-                with contextlib.closing(folder.open(entry.name)) as file:
-                    for block in read_range(file, 0, entry.stat().st_size, Framing(JSON_SPACE)):
-                        yield from map(json.loads, block.text.splitlines())
+    for name in _files(job):
+        for letter, _ in letters_in(job.dead_letter, name):
+            yield letter
     storage = ObjectStorage(job.checkpoint)
     latest = read_latest(storage)
     waiting = [Staged.from_json(value) for value in latest.checkpoint.waiting] if latest else []

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
+from streamjoin.epoch.watermark import watermark_for
 from streamjoin.job import Job, SinkModel, sink_identity
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
@@ -73,13 +74,19 @@ class Subject:
 
     def losses(self, history: History, stream: int) -> Iterator[str]:
         """How many of a stream's records were rejected or late, of how many, and why. The run has had an epoch."""
-        records, rejected, late = (history.counts[name][stream] for name in ("input", "rejected", "late"))
+        records, rejected, again, late = (history.counts[name][stream] for name in ("input", "rejected", "replayed", "late"))
+        if again:
+            yield f"read {wording.plural(again, 'dead letter')} again"
         if rejected:
             why = wording.cut(history.rejections[stream], MOST_REASON)
             yield f"rejected {rejected:,} of {records:,}: {why} (all in {self.job.dead_letter})"
         if late:
-            allowed = Duration(self.job.streams[stream].watermark_micros)
-            yield f"late {late:,} of {records:,}: up to {wording.duration(history.late_seconds[stream])} behind; the watermark is {allowed}"
+            allowed, behind = self.job.streams[stream].watermark_micros, history.late_seconds[stream]
+            needed = watermark_for(allowed + behind * 1e6)
+            yield (
+                f"late {late:,} of {records:,}: up to {wording.duration(behind)} behind; the watermark is {Duration(allowed)}, and {needed}"
+                " would have taken them"
+            )
 
     @property
     def scheme(self) -> str | None:

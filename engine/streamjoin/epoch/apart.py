@@ -166,7 +166,9 @@ class _Splits:
             yield self._rejected(split, first, found.reason)
             return
         for records in found:
-            yield moved(records, first) if first else records
+            # Where the whole split's count was an estimate, only this one's positions are those of its records.
+            letters = [replace(letter, origin=letter.origin or (split, letter.position)) for letter in records.rejected]
+            yield moved(replace(records, rejected=letters), first)
 
     def _rejected(self, split: Split, first: int, reason: str) -> Records:
         if not isinstance(self.reader, Divisible):
@@ -175,7 +177,8 @@ class _Splits:
         with contextlib.suppress(Exception):  # what is wrong with it may be that it cannot be had
             raw = self.reader.raw(split)
         which = "the record" if split.records == 1 else f"one of {split.records:,} records that are read at once"
-        letter = Rejected(first, raw, f"{which} {reason}", split.name)
+        again = "" if split.records == 1 else None
+        letter = Rejected(first, raw, f"{which} {reason}", split.name, again=again, origin=(split, 0))
         return Records(pa.RecordBatch.from_pylist([], schema=self.schema), np.zeros(0, np.int64), [letter])
 
 

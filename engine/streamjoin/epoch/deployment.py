@@ -32,6 +32,7 @@ from streamjoin.io.base import Keeping, Source, SourceError, SourcePlan, Unavail
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.refused import RefusedResults
+from streamjoin.io.replays import Replayable, Replays
 from streamjoin.io.results_source import Feed, ResultsSource
 from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinSource, StreamJob
@@ -44,6 +45,7 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
+from streamjoin.manifest.sources import GeneratorSource
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -251,11 +253,13 @@ def make_config(
 def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
     """The sources that the manifest names."""
     exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
+    stored = [stream.name for stream in job.streams if not isinstance(stream.source, JoinSource | GeneratorSource)]
+    replays = Replays(storage, job.dead_letter, stored)
 
     def source(stream: StreamJob) -> Source:
         if isinstance(stream.source, JoinSource):
             return ResultsSource(job.joins[stream.source.join].name, storage, arrow_schema(stream.schema))
-        return make_source(
+        made = make_source(
             *(stream.source, stream.schema, stream.event_time),
             snapshots=snapshots,
             exact_counts=exact,
@@ -263,6 +267,7 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
             query=job.name,
             times=_least_time(stream) if job.window.kind is WindowKind.RANGE else None,
         )
+        return Replayable(made, stream.name, replays) if stream.name in stored else made
 
     return tuple(map(source, job.streams))
 

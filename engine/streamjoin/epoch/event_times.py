@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.values import plain, shortened
@@ -80,6 +81,14 @@ class DerivedTimes(EventTimes):
             return f"column {names}: is null, so the event time is too ({self.shown}); every record needs one"
         shown = ", ".join(f"{name}: {_short(value)}" for name, value in values.items())
         return f"column {shown} {self.made.fault}"
+
+
+def disorder(moments: np.ndarray, peak: int | None) -> tuple[float, int]:
+    """How far event times (int64 microseconds, one or more) lie before one that came earlier, at most; and the latest of all. ``peak``: the
+    latest of those that came before these. The difference of any two fits a float. O(n)."""
+    first = moments[0] if peak is None else max(peak, moments[0])
+    peaks = np.maximum(np.maximum.accumulate(moments), first)
+    return float((peaks.astype(np.float64) - moments).max()), int(peaks[-1])
 
 
 def _short(value: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import BY_PATTERN, ONE_TOPIC, Job
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.sql import parse_boolean
 from streamjoin.language.topics import matches
 from streamjoin.manifest import resolve
 from streamjoin.manifest.sources import KafkaSource
@@ -53,6 +54,8 @@ def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges
     if (model := before.get(MODEL, OTHERS)) != now.get(MODEL, OTHERS):
         lines.append(f"{MODEL}: {now.get(MODEL, job.model)} differs from {model}, which the checkpoint was made with")
     of_streams = [name for name in now if name.startswith("spec.streams[") and not (changes and name.endswith(SELECT))]
+    mended = _mended(job, checkpoint, before)
+    of_streams = [name for name in of_streams if name not in mended]
     lines = [*_differing(before, now, of_streams), *lines]
     if changes:
         lines += _narrowed(job, before, changes)
@@ -76,6 +79,29 @@ def _widened(job: Job, before: dict[str, str]) -> dict[str, str]:
             if topic and matches(source.topic_pattern, topic):
                 widened[name] = records + BY_PATTERN
     return before | widened
+
+
+def _mended(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> set[str]:
+    """What may be another of a stream all of whose records were rejected or late, so that nothing is held or was found of it. Columns that
+    conditions read stay, as tuples of other streams lie by them. O(streams x columns)."""
+    none = [0] * len(job.streams)
+    accepted, shed = checkpoint.totals.get("accepted", none), checkpoint.totals.get("shed", none)
+    may: set[str] = set()
+    for number, stream in enumerate(job.streams):
+        field, joins = f"spec.streams[{number}]", [join for join in job.joins if number in join.streams]
+        found = sum(checkpoint.totals.get(f"output/{join.name}", [0])[0] for join in joins)
+        was = f", {before[f'{field}.schema']}, "
+        read = {column for join in joins for name, column in _read_by(job, join.name) if name == stream.name}
+        same = all(f", {column.name} {column.type}, " in was for column in stream.schema if column.name in read)
+        if checkpoint.epoch >= 0 and not (accepted[number] or shed[number] or found) and same:
+            may |= {f"{field}.{name}" for name in ("schema", "eventTime", "select")}
+    return may
+
+
+def _read_by(job: Job, join: str) -> frozenset[tuple[str, str]]:
+    """The columns that a join's condition reads, each with its stream's name."""
+    written = next(each for each in job.manifest.spec.joins if each.name == join) if len(job.joins) > 1 else job.manifest.spec.joins[0]
+    return frozenset(parse_boolean(written.condition, {stream.name: stream.schema for stream in job.streams}).columns)
 
 
 def _differing(before: Mapping[str, str], now: Mapping[str, str], names: list[str]) -> Iterator[str]:

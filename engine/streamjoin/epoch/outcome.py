@@ -17,7 +17,7 @@ from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.watermark import advance, heard_after, without_silent
+from streamjoin.epoch.watermark import advance, heard_after, watermark_for, without_silent
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.deadletter import TAG
@@ -25,7 +25,7 @@ from streamjoin.io.results_source import BEGIN
 from streamjoin.io.several import tags
 from streamjoin.job import Job, JoinSource
 from streamjoin.kernel.faults import Fault, together
-from streamjoin.language.window import Ends
+from streamjoin.language.window import Ends, WindowKind
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.blocks import Block
@@ -36,7 +36,7 @@ from streamjoin.state.log import Checkpoint, Newest
 REFUSED = "refused"
 """Results that sinks have refused: of all joins, and of each, behind a slash."""
 COUNTERS = (
-    *("input", "rejected", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "would_shed", "accepted", "routed"),
+    *("input", "rejected", "replayed", "ahead", "oversized", "filtered", "late", "unmatchable", "shed", "would_shed", "accepted", "routed"),
     *("input_bytes", "routed_bytes", "dead_letter_bytes"),
 )
 """What routing counts, by stream: fields of RouteReport."""
@@ -308,6 +308,7 @@ def result_of(
         warnings=(
             *(warning for plan in inputs for warning in plan.warnings),
             *_all_ahead(job, routes),
+            *_out_of_order(job, by_stream),
             *_is_full(job, after),
             *_faults(faults),
             *_rewrite_errors(reports),
@@ -393,6 +394,17 @@ def _all_ahead(job: Job, routes: Sequence[RouteReport]) -> Iterator[str]:
                 f"{stream.name}: the event times of all its records are more than {most} ahead of the clock, and of the stream's newest;"
                 " the records are in the dead letters, and the watermark stands still. Where event times may be so far ahead, set"
                 f" spec.streams[{number}].maxAhead"
+            )
+
+
+def _out_of_order(job: Job, routes: Sequence[Sequence[RouteReport]]) -> Iterator[str]:
+    """Streams whose watermark is less than the disorder that is seen. In round numbers, so that few of them are said."""
+    for stream, of in zip(job.streams, routes, strict=True):
+        apart, given = max((route.disorder_micros for route in of), default=0.0), stream.watermark_micros
+        if apart > given and job.window.kind is WindowKind.RANGE:
+            yield (
+                f"{stream.name}: event times are out of order by more than the watermark, which is {Duration(given)}: what comes later than"
+                f" that is dropped; a watermark of {watermark_for(apart)} would take all that was seen"
             )
 
 

@@ -70,6 +70,8 @@ class RouteReport:
     rejected: int = 0
     rejection: str = ""
     """Why the first of them is rejected."""
+    replayed: int = 0
+    """Those of ``input`` that were rejected before, and were read again."""
     filtered: int = 0
     ahead: int = 0
     """Those of ``rejected`` whose event time is too far ahead of the clock."""
@@ -95,6 +97,10 @@ class RouteReport:
     came: dict[tuple[int, int], int] = field(default_factory=dict)
     routed_bytes: int = 0
     dead_letter_bytes: int = 0
+    disorder_micros: float = 0.0
+    """How far a tuple's event time was before that of one before it in the split, at most; of the join's first epochs."""
+    peak: int | None = None
+    """The newest event time that this goes by."""
     time_max: int | None = None
     """The newest event time, of late and filtered records too, but not of those that are too far ahead."""
     time_min: int | None = None

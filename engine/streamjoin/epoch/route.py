@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 
 from streamjoin.epoch.apart import read_apart
 from streamjoin.epoch.compiled import Compiled, Plan, Taken, compiled, plan_of
-from streamjoin.epoch.event_times import DERIVED
+from streamjoin.epoch.event_times import DERIVED, disorder
 from streamjoin.epoch.reports import RouteReport, SplitTooLarge, TooLarge, sample_of
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, draws_of, final_name, numbers_of, units_of
 from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.io.base import Records, Rejected, SourceError, Split
+from streamjoin.io.replays import ReplaySplit
 from streamjoin.io.text import raw_text
 from streamjoin.io.values import row_text
 from streamjoin.kernel import faults
@@ -41,6 +42,8 @@ from streamjoin.scheme.tiling import UNITS
 from streamjoin.state.storage import retries
 from streamjoin.state.store import rows_selected
 
+FIRST_EPOCHS = 100
+"""Of so many it is measured how far event times are out of order."""
 PORTION_BYTES = 256 << 20
 """A split's tuples are cut and sent as soon as there are about so many bytes of them: Arrow's strings end at 2 GiB."""
 
@@ -63,6 +66,7 @@ def route(spec: EpochSpec, index: int) -> Iterator[Piece]:
     held_bytes = 0
     arrived: list[Stamps | None] = []
     reader, schema = worker.config.readers[which], arrow_schema(taken.stream.schema)
+    report.replayed = split.records if isinstance(split, ReplaySplit) else 0
     for read in read_apart(reader, split, schema, (spec, index)) if spec.apart else reader.read(split):
         records = without_oversized(read, spec.record_bytes, report)
         if spec.rejects:
@@ -206,6 +210,9 @@ def prepare(
             )
             report.ahead += int(ahead.sum())
             batch, rows, moment = batch.filter(pa.array(~ahead)), rows[~ahead], moment[~ahead]
+        if spec.epoch < FIRST_EPOCHS and len(moment):
+            apart, report.peak = disorder(moment, report.peak)
+            report.disorder_micros = max(report.disorder_micros, apart)
     report.rejected += len(letters)
     keep = np.ones(batch.num_rows, dtype=bool)
     if moment is not None and (bound := spec.late_before[which]) is not None:
@@ -218,7 +225,7 @@ def prepare(
             if late_letters < late:
                 behind[np.flatnonzero(behind)[max(0, int(late_letters)) :]] = False
             reason = f"{times.shown}: late; the stream's watermark was {_written(bound)}"
-            letters += [replace(letter, is_late=True) for letter in _letters(batch, rows, behind, reason)]
+            letters += [replace(letter, is_late=True, again=None) for letter in _letters(batch, rows, behind, reason)]
     if moment is not None and keep.any():
         oldest = int((moment if keep.all() else moment[keep]).min())
         report.time_min = oldest if report.time_min is None else min(report.time_min, oldest)

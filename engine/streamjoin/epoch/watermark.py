@@ -9,10 +9,15 @@ silent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from streamjoin.epoch.reports import RouteReport
+from streamjoin.manifest.quantity import Duration
 from streamjoin.state.log import Newest
+
+ROUND = tuple(map(Duration.parse, ("10ms", "100ms", "1s", "5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h", "3h", "6h", "12h", "1d")))
+DAY = 24 * 3600 * 1_000_000
 
 
 def heard_after(heard: Sequence[float | None], has_records: Sequence[bool], now: float) -> tuple[float, ...]:
@@ -77,3 +82,9 @@ def advance(
     if newest:
         marks.append((max(newest) if pending_from is None else min(max(newest), pending_from)) - delay_micros)
     return max(marks, default=None), after
+
+
+def watermark_for(micros: float) -> Duration:
+    """A round watermark that takes what is so much out of order."""
+    rounded = next((each for each in ROUND if each.micros >= micros), None)
+    return rounded or Duration(math.ceil(micros / DAY) * DAY)

@@ -48,6 +48,10 @@ class UnavailableError(RuntimeError):
     """What a source or sink needs cannot be reached now. The same epoch may be tried again later."""
 
 
+class Replaced(UnavailableError):  # noqa: N818
+    """What was to be read has been replaced since it was planned. It can be planned anew."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """A piece of a stream that one task reads; each kind of source adds its own fields."""
@@ -135,6 +139,10 @@ class Rejected:
     """Where it lies more exactly than the split says: the file, and the byte or row in it."""
     is_late: bool = False
     """It could be used, but came too late."""
+    again: str | None = ""
+    """Whether the record can be read again, alone; None: it cannot. The name of a file of which nothing else was read: that file can."""
+    origin: tuple[Split, int] | None = None
+    """A split, and as which of its records this one can be read again; None: the one that is being read, and ``position``."""
 
 
 @dataclass

@@ -17,6 +17,7 @@ from pyarrow import ipc
 
 from streamjoin.io.base import Rejected, SourceError, Split, Staged
 from streamjoin.io.folder import Entry, folder_at
+from streamjoin.io.replays import SAME, origin_of
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter, json_lines
 from streamjoin.state.storage import ObjectStorage
 
@@ -27,9 +28,11 @@ SCHEMA = pa.schema(
         ("position", pa.int64()),
         ("error", pa.string()),
         ("raw", pa.string()),
+        ("again", pa.string()),
     ]
 )
-"""``split`` says as exactly as is known where the record lies, ``position`` its number within the split as it was read.
+"""``split`` says as exactly as is known where the record lies, ``position`` its number within the split as it was read. ``again``: how it
+is read again (``replays``), or ``same``: as the letter before it in the file; null: it cannot be.
 """
 
 
@@ -110,12 +113,15 @@ class DeadLetterWriter:
         """O(rejected)."""
         if not rejected:
             return
+        origins = [origin_of(record, split) for record in rejected]
+        before = [None, *(origin for origin, _, _ in origins)]
         columns = [
             [self._stream] * len(rejected),
-            [record.place or split.name for record in rejected],
-            [record.position for record in rejected],
+            [record.place or name for record, (_, _, name) in zip(rejected, origins, strict=True)],
+            [position for _, position, _ in origins],
             [record.error for record in rejected],
             [record.raw for record in rejected],
+            [SAME if origin and origin == last else origin for (origin, _, _), last in zip(origins, before, strict=False)],
         ]
         arrays = [pa.array(values, item.type) for values, item in zip(columns, SCHEMA, strict=True)]
         self._writer.write(pa.record_batch(arrays, schema=SCHEMA))

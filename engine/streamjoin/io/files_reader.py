@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.io import files_halves
-from streamjoin.io.base import BadFile, Records, Rejected, SourceError, Split, UnavailableError
+from streamjoin.io.base import BadFile, Records, Rejected, Replaced, SourceError, Split, UnavailableError
 from streamjoin.io.decoding import UTF_8, DecodedFile, decoded
 from streamjoin.io.folder import NULL_FOLDER, Folder, Opened, folder_at
 from streamjoin.io.identity import Known, Status
@@ -139,7 +139,7 @@ class FilesReader:
         parts = [(part.name, 0, part.size) if parquet or part.is_decoded else (part.name, part.start, part.end) for part in split.ranges]
         for part, folder in zip(split.ranges, self.folder.ahead(parts), strict=True):
             if part.bad:
-                yield self._bad(part, before, part.bad)
+                yield self._bad(part, before, part.bad, is_whole=not part.start)
                 before += 1
                 continue
             counted = 0
@@ -149,7 +149,8 @@ class FilesReader:
                         yield shifted(records, before + counted)
                     counted += count
             except BadFile as error:
-                yield self._bad(part, before + counted, str(error))
+                is_whole = not (parquet or counted or part.start) and part.end == part.size
+                yield self._bad(part, before + counted, str(error), is_whole=is_whole)
                 counted = max(part.records, counted + 1) if self.exact else counted + 1
             if self.exact and counted != part.records:
                 raise SourceError(
@@ -158,10 +159,12 @@ class FilesReader:
                 )
             before += counted
 
-    def _bad(self, part: FileRange, position: int, error: str) -> Records:
-        """The dead letter of a file."""
+    def _bad(self, part: FileRange, position: int, error: str, *, is_whole: bool = False) -> Records:
+        """The dead letter of a file; ``is_whole``: nothing of it is read."""
         empty = pa.RecordBatch.from_pylist([], schema=self.schema)
-        return Records(empty, rejected=[Rejected(position, "", f"the file cannot be read: {error}", printable(part.name))], first=position)
+        again = part.name if is_whole else None
+        letter = Rejected(position, "", f"the file cannot be read: {error}", printable(part.name), again=again)
+        return Records(empty, rejected=[letter], first=position)
 
     def _text(self, folder: Folder, part: FileRange, formats: dict[Any, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         framing, counted = self.config.framing, 0
@@ -190,7 +193,7 @@ class FilesReader:
         except FileNotFoundError:
             raise gone(file.path) from None
         if part.is_decoded and text is None:
-            raise UnavailableError(f"{file.path}: was replaced after it was chosen for reading; it is planned again")
+            raise Replaced(f"{file.path}: was replaced after it was chosen for reading; it is planned again")
         return text or file
 
     def _opened(self, folder: Folder, part: FileRange) -> Opened:
@@ -206,7 +209,7 @@ class FilesReader:
                 is_there = True
         if not is_there:
             raise gone(folder.path(part.name))
-        raise UnavailableError(f"{folder.path(part.name)}: was replaced or cut after it was chosen for reading; it is planned again")
+        raise Replaced(f"{folder.path(part.name)}: was replaced or cut after it was chosen for reading; it is planned again")
 
     def _renamed(self, known: Known | None) -> Iterator[str]:
         """The names of a file's inode."""

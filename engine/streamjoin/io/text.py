@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -145,7 +145,7 @@ def shifted(records: Records, by: int) -> Records:
     if by == 0:
         return records
     positions = None if records.positions is None else records.positions + by
-    rejected = [Rejected(r.position + by, r.raw, r.error, r.place) for r in records.rejected]
+    rejected = [replace(letter, position=letter.position + by) for letter in records.rejected]
     return Records(records.batch, positions, rejected, records.first + by)
 
 

@@ -94,8 +94,7 @@ WORKERS = (
     _gauge(
         "worker_shed_ratio",
         TASK,
-        "Shed factor of the last epoch: the share of the tuples for a worker to hold that load shedding dropped instead. 0: nothing was"
-        " shed.",
+        "Shed factor of the last epoch: the share of the tuples for a worker to hold that load shedding dropped instead; 0: none.",
     ),
     _gauge(
         "worker_would_shed_ratio",
@@ -215,6 +214,7 @@ STREAMS = (
         "Records that the join cannot use and puts into the dead letters: not parsed, without event time, too far ahead, or too large.",
         "rejected",
     ),
+    _counter("replayed_records_total", STREAM, "Dead letters that were read again: a part of streamjoin_input_records_total.", "replayed"),
     _counter(
         "ahead_tuples_total",
         STREAM,
