@@ -66,15 +66,18 @@ spec:
       source: {files: {path: in/orders, format: json}}
       schema: "id BIGINT, amount DOUBLE, ordered TIMESTAMP"
       eventTime: ordered
+      watermark: 0s
     - name: payments
       source: {files: {path: in/payments, format: json}}
       schema: "order_id BIGINT, amount DOUBLE, paid TIMESTAMP"
       eventTime: paid
+      watermark: 0s
       select: [order_id, amount, paid]
     - name: shipments
       source: {files: {path: in/shipments, format: json}}
       schema: "order_id BIGINT, value DOUBLE, shipped TIMESTAMP"
       eventTime: shipped
+      watermark: 0s
   joins:
     - name: delivered
       condition: "orders.id = payments.order_id AND abs(payments.amount - shipments.value) <= 0.5 AND shipments.shipped >= orders.ordered"
@@ -114,14 +117,17 @@ spec:
       source: {files: {path: in/orders, format: json}}
       schema: "id BIGINT, ordered TIMESTAMP"
       eventTime: ordered
+      watermark: 0s
     - name: payments
       source: {files: {path: in/payments, format: json}}
       schema: "order_id BIGINT, paid TIMESTAMP"
       eventTime: paid
+      watermark: 0s
     - name: shipments
       source: {files: {path: in/shipments, format: json}}
       schema: "order_id BIGINT, shipped TIMESTAMP"
       eventTime: shipped
+      watermark: 0s
     - name: settled
       source: {join: settle}
       eventTime: at
@@ -618,6 +624,7 @@ CASES = [
             "      source: {files: {path: in/more, format: json}}\n"
             '      schema: "id BIGINT, at TIMESTAMP"\n'
             "      eventTime: at\n"
+            "      watermark: 0s\n"
             for number in range(5)
         )
         + "  joins:\n",

@@ -101,6 +101,7 @@ MORE_STREAMS = [
       source: {{files: {{path: in/more, format: json}}}}
       schema: "id BIGINT, at TIMESTAMP"
       eventTime: at
+      watermark: 1m
 """
     for number in range(4)
 ]
@@ -172,7 +173,12 @@ ACCEPTED = [
     accepted("three streams", good=THREE),
     accepted("three streams, whatever their distance in time", (EACH, "window: {unbounded: true}"), good=THREE),
     accepted("three streams within a time", (EACH, "window: {within: 5m}"), good=THREE),
-    accepted("three streams without event times", ("      eventTime: paid\n", ""), (EACH, "window: {unbounded: true}"), good=THREE),
+    accepted(
+        "three streams without event times",
+        ("      eventTime: paid\n      watermark: 0s\n", ""),
+        (EACH, "window: {unbounded: true}"),
+        good=THREE,
+    ),
     accepted("three streams with the type that is the default", (NAMED, "    - type: inner\n      name: delivered"), good=THREE),
     accepted(
         "six streams",
@@ -765,6 +771,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "tau3": 0.9,
         "scaleUpAfter": "30s",
         "scaleDownAfter": "10m",
+        "whenFull": "backpressure",
         "rules": None,
     }
     assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000, "maxBytes": "256Mi"} | small["spec"].get("epoch", {})

@@ -176,3 +176,19 @@ def test_a_reason_has_no_value_of_a_record() -> None:
     assert kind_of("ts: late; the stream's watermark was 2026-03-01T10:00:00Z") == "ts: late; the stream's watermark was ..."
     assert kind_of("column k2: 17 is not a value of INT") == "column k2: ... is not a value of INT"
     assert MOST_KINDS > 1
+
+
+def test_validate_and_the_first_epochs_say_which_watermark_the_disorder_needs(tmp_path: Path) -> None:
+    def moment(number: int) -> str:
+        return on_time(number - 400 if number % 50 == 49 and number > 450 else number)
+
+    result = run(tmp_path, rows(900, moment), rows(900, on_time))
+    said = "l: event times are out of order by more than the watermark, which is 10s: what comes later than that is dropped; a"
+    assert re.findall(rf"{said} watermark of (\w+) would take all that was seen", result.output) == ["10m"]
+    assert re.search(r"late \d of 900: up to .* behind; the watermark is 10s, and \d+m would have taken them", result.output)
+    checked = CliRunner().invoke(main, ["validate", str(tmp_path / "join.yaml")])
+    assert checked.exit_code == 0
+    remarks = [line for line in checked.output.splitlines() if "watermark" in line]
+    assert len(remarks) == 1
+    assert re.search(r'warning: spec.streams\[0\].watermark: "10s" of the first 900 records event times are out of order', remarks[0])
+    assert remarks[0].endswith("; 10m would take all of them")

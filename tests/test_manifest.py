@@ -61,7 +61,7 @@ def test_a_small_manifest_has_the_documented_defaults() -> None:
     assert generator.rate.constant == 1000
     assert (generator.seed, generator.real_time, generator.out_of_order) == (1, True, Duration(0))
     assert generator.start_micros == 1_767_225_600_000_000
-    assert (spec.streams[0].watermark, spec.streams[0].select) == (Duration(0), None)
+    assert (spec.streams[0].watermark, spec.streams[0].select) == (None, None)
     assert (spec.joins[0].name, spec.scheme.model, spec.shedding.model) == ("join", "adsp", "off")
     assert (spec.workers.min, spec.workers.max, spec.workers.capacity_tuples) == (1, 8, None)
     assert (str(spec.workers.resources.cpu), str(spec.workers.resources.memory)) == ("1", "2Gi")
@@ -330,7 +330,8 @@ def test_streams_are_joined_where_parts_that_compare_two_connect_them_all(seed: 
 
 
 def test_each_of_two_streams_is_a_window_before_and_after() -> None:
-    timed = SMALL.replace("k INT", "k INT, at TIMESTAMP").replace('at TIMESTAMP"', 'at TIMESTAMP"\n      eventTime: at')
+    given = "\n      eventTime: at\n      watermark: 0s"
+    timed = SMALL.replace("k INT", "k INT, at TIMESTAMP").replace('at TIMESTAMP"', f'at TIMESTAMP"{given}')
     windows = ["{each: {b: 1m, a: 10m}}", "{before: 1m, after: 10m}"]
     each, pair = (compile_job(load(timed.replace("{unbounded: true}", window))).joins[0].window for window in windows)
     assert each == pair
@@ -702,7 +703,7 @@ def test_the_short_examples_in_the_documentation_are_valid() -> None:
         resource = yaml.safe_load(SMALL)
         spec, part = resource["spec"], yaml.safe_load(block)
         for stream in spec["streams"]:
-            stream["schema"], stream["eventTime"] = "id BIGINT, k INT, at TIMESTAMP", "at"
+            stream |= {"schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
         for key in list(part):
             if key in ("source", "watermark", "maxAhead", "idleTimeout", "where", "schema", "eventTime", "select"):
                 spec["streams"][0][key] = part.pop(key)

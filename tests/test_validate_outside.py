@@ -17,7 +17,7 @@ from test_cli import invoke, manifest_at, run_inline
 
 
 def streams(source: dict[str, Any], schema: str = "id BIGINT, k INT, at TIMESTAMP") -> list[dict[str, Any]]:
-    return [{"name": name, "source": source, "schema": schema, "eventTime": "at"} for name in ("l", "r")]
+    return [{"name": name, "source": source, "schema": schema, "eventTime": "at", "watermark": "1s"} for name in ("l", "r")]
 
 
 def cases(root: Path) -> dict[str, dict[str, Any]]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
+
+from streamjoin.epoch.event_times import disorder
 from streamjoin.epoch.reports import RouteReport
-from streamjoin.epoch.watermark import advance
+from streamjoin.epoch.watermark import advance, watermark_for
 from streamjoin.state.log import Checkpoint, Newest
 
 
@@ -64,3 +68,21 @@ def test_a_checkpoint_keeps_its_partitions_and_older_ones_have_none() -> None:
     assert Checkpoint.from_json(values) == checkpoint
     del values["partitions"]
     assert Checkpoint.from_json(values).partitions == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("moments", "peak", "apart", "latest"),
+    [
+        ([1, 2, 3], None, 0, 3),
+        ([5, 2, 7, 3], None, 4, 7),
+        ([5, 2], 9, 7, 9),
+        ([-(2**62), 2**62, -(2**62)], None, 2**63, 2**62),
+    ],
+)
+def test_disorder_is_how_far_a_time_is_before_an_earlier_one(moments: list[int], peak: int | None, apart: float, latest: int) -> None:
+    assert disorder(np.array(moments, np.int64), peak) == (apart, latest)
+
+
+@pytest.mark.parametrize(("micros", "shown"), [(0, "10ms"), (1, "10ms"), (4_000_000, "5s"), (61_000_000, "5m"), (90_000_000_000, "2d")])
+def test_a_watermark_is_recommended_in_round_numbers(micros: int, shown: str) -> None:
+    assert str(watermark_for(micros)) == shown

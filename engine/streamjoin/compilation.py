@@ -142,7 +142,7 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
         event_time=event_time.name if isinstance(event_time, Column) else None,
         derived_time=event_time if isinstance(event_time, DerivedTime) else None,
-        watermark_micros=stream.watermark.micros,
+        watermark_micros=_watermark(stream),
         max_ahead_micros=_max_ahead(stream, event_time),
         idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
         silence_micros=None if stream.idle_timeout is None else stream.idle_timeout.micros,
@@ -151,6 +151,12 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
         fails_on_bad=stream.on_bad == "fail",
     )
+
+
+def _watermark(stream: Stream) -> int:
+    if stream.watermark is not None:
+        return stream.watermark.micros
+    return 0 if stream.source.generator is None else stream.source.generator.out_of_order.micros
 
 
 def _max_ahead(stream: Stream, event_time: Column | DerivedTime | None) -> int:

@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.language.window import WindowKind
 from streamjoin.location import NO_RESULTS_IN_A_FILE, is_url
@@ -22,6 +25,8 @@ from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.manifest.sources import GeneratorSource, KafkaSource
 
 PATIENCE_SECONDS = 5.0
+SAMPLE_RECORDS = 10_000
+"""Of each source so many records are read."""
 _PREFIX = re.compile(r"^((?:files|delta|iceberg|kafka)\.[A-Za-z.]+): ")
 
 
@@ -47,7 +52,7 @@ def look(job: Job) -> Found:
         message = f"{job.checkpoint}: is a file, and must be a directory for the state; remove it or choose another path"
         found.problems.append(Problem("spec.checkpoint.location", None, message))
     looks = [
-        _Look(f"spec.streams[{index}].source", _planning(job, stream))
+        _Look(f"spec.streams[{index}].source", str(Duration(stream.watermark_micros)), _planning(job, stream))
         for index, stream in enumerate(job.streams)
         if not isinstance(stream.source, GeneratorSource | JoinSource)
     ]
@@ -61,15 +66,16 @@ def look(job: Job) -> Found:
 class _Look:
     """One source, looked at by a thread that nobody waits for in the end."""
 
-    def __init__(self, where: str, plan: Callable[[], object]) -> None:
-        self._where, self._plan = where, plan
+    def __init__(self, where: str, watermark: str, plan: Callable[[], str]) -> None:
+        self._where, self._watermark, self._plan = where, watermark, plan
         self._error: Exception | None = None
+        self._remark = ""
         self.thread = threading.Thread(target=self._run, name=where, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            self._plan()
+            self._remark = self._plan()
         except Exception as error:
             self._error = error
 
@@ -85,23 +91,54 @@ class _Look:
             match = _PREFIX.match(text)
             where = self._where if match is None else f"{self._where}.{match[1]}"
             found.problems.append(Problem(where, None, text if match is None else text[match.end() :]))
+        elif self._remark:
+            found.warnings.append(Problem(f"{self._where.removesuffix('source')}watermark", self._watermark, self._remark))
 
 
-def _planning(job: Job, stream: StreamJob) -> Callable[[], object]:
-    """Plans as a run would first do, which reads no more than names, footers and what a server says of them."""
+def _planning(job: Job, stream: StreamJob) -> Callable[[], str]:
+    """Plans as a run would first do, and reads the first records where their event times matter; gives a remark about the watermark."""
     source = stream.source
     assert not isinstance(source, GeneratorSource | JoinSource)
     if isinstance(source, KafkaSource):
         source = source.model_copy(update={"timeout": min(source.timeout, Duration(round(PATIENCE_SECONDS * 800_000)))})
     exact = job.window.kind is WindowKind.ROWS
 
-    def plan() -> object:
+    def plan() -> str:
         from streamjoin.io.factory import make_source
 
         made = make_source(source, stream.schema, stream.event_time, snapshots=_Nowhere(), exact_counts=exact, stream=stream.name)
-        return made.plan(None, 1, time.time())
+        if job.window.kind is not WindowKind.RANGE:
+            made.plan(None, 1, time.time())
+            return ""
+        return _out_of_order(stream, made, made.plan(None, SAMPLE_RECORDS, time.time()))
 
     return plan
+
+
+def _out_of_order(stream: StreamJob, source: Source, plan: SourcePlan) -> str:
+    """What is to be said of the event times of the first records; empty: nothing."""
+    from streamjoin.epoch.event_times import disorder, event_times_of
+    from streamjoin.epoch.watermark import watermark_for
+
+    times, records, apart = event_times_of(stream), 0, 0.0
+    for split in plan.splits:
+        peak: int | None = None
+        for read in source.reader.read(split):
+            records += read.batch.num_rows
+            if times is not None:
+                moments = times.of(times.added(read.batch)).drop_null().cast(pa.int64()).to_numpy()
+                found, peak = disorder(moments, peak) if len(moments) else (0.0, peak)
+                apart = max(apart, found)
+        if records >= SAMPLE_RECORDS:
+            break
+    if isinstance(source.reader, Keeping):
+        source.reader.close()
+    if apart <= stream.watermark_micros:
+        return ""
+    return (
+        f"of the first {records:,} records event times are out of order by more than that: what comes later is dropped;"
+        f" {watermark_for(apart)} would take all of them"
+    )
 
 
 class _Nowhere:

@@ -61,6 +61,12 @@ class Punctuation(Part):
     """Their identifier (SQL over this stream's columns). The identifiers of different streams are compared as text."""
 
 
+NO_WATERMARK = (
+    "must be given with eventTime: how far out of order tuples may come, such as 10s, as those that are further back are dropped; 0s where"
+    " they come in order"
+)
+
+
 class Stream(Part):
     """One of the streams to join."""
 
@@ -78,8 +84,9 @@ class Stream(Part):
     event_time: GivenEventTime | None = None
     """When a tuple happened: the name of a TIMESTAMP or TIMESTAMP_NTZ column; {column: ts, unit: ms} for numbers since 1970; {column: ts,
     format: "dd/MM/yyyy HH:mm:ss"} for text; or an SQL expression. Windows of time need it."""
-    watermark: Span = Duration(0)
-    """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped."""
+    watermark: Span | None = None
+    """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped. Required with
+    eventTime, but where the source is a generator (by default its outOfOrder) or a join (0s)."""
     max_ahead: Span | None = None
     """How far an event time may lie ahead of the clock, or of the stream's newest event time if that is later. Tuples further ahead go to
     the dead letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""

@@ -90,9 +90,13 @@ def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
 
 
 def _watermark(field: str, stream: model.Stream) -> Check:
-    if stream.event_time is None and stream.watermark.micros:
+    given, source = stream.watermark, value_at(stream, "source")
+    if stream.event_time is None and given is not None and given.micros:
         message = f"needs {field}.eventTime; name the column of event times there, or remove watermark"
-        yield Problem(f"{field}.watermark", str(stream.watermark), message)
+        yield Problem(f"{field}.watermark", str(given), message)
+    is_ordered = source is None or source.generator is not None or source.join is not None
+    if stream.event_time is not None and given is None and not is_ordered and not has_unknown(stream):
+        yield Problem(f"{field}.watermark", None, model.NO_WATERMARK)
 
 
 def _of_event_times(field: str, stream: model.Stream) -> Check:
