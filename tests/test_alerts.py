@@ -189,6 +189,13 @@ CASES = [
         labels=(*JOIN.items(), ("join", "j")),
     ),
     Case(
+        "StreamJoinWaitsForAStream",
+        {"streamjoin_watermark_held_seconds{stream='l',by='partition 3'}": "0+60x40"},
+        {"streamjoin_watermark_held_seconds{stream='l',by='partition 3'}": "0+1x40"},
+        "l partition 3 has had no record for 20m 0s and holds back the watermarks: what other streams hold for it is kept.",
+        labels=(*LEFT, ("by", "partition 3")),
+    ),
+    Case(
         "StreamJoinGetsLateTuples",
         {"streamjoin_late_tuples_total{stream='l'}": "0+30x40", "streamjoin_input_records_total{stream='l'}": "0+600x40"},
         {"streamjoin_late_tuples_total{stream='l'}": "0+3x40", "streamjoin_input_records_total{stream='l'}": "0+600x40"},

@@ -299,7 +299,7 @@ def test_a_join_of_two_tables_into_a_third_goes_on_where_it_was(tmp_path: Path) 
 
     schema = "id BIGINT, k BIGINT, at TIMESTAMP"
     streams = [
-        {"name": name, "source": {"delta": {"path": str(tmp_path / name)}}, "schema": schema, "eventTime": "at"} for name in ("a", "b")
+        {"name": name, "source": {"delta": {"path": str(tmp_path / name)}}, "schema": schema, "eventTime": "at", "watermark": "0s"} for name in ("a", "b")
     ]
     output = {"select": ["a.id AS x", "b.id AS y"], "sink": {"delta": {"path": str(tmp_path / "out"), "gather": "0s"}}}
     join = {"name": "near", "condition": "a.k = b.k", "window": {"within": "30s"}, "output": output}

@@ -646,6 +646,7 @@ class TestStatus:
             "Ready": ("True", "JoinRunning"),
             "Progressing": ("False", "Settled"),
             "Stalled": ("False", "EpochsMove"),
+            "WatermarkHeld": ("False", "WatermarksMove"),
             "MetricsAvailable": ("True", "MetricsRead"),
             "Shedding": ("False", "NothingShed"),
             "Degraded": ("False", "Healthy"),
@@ -691,6 +692,17 @@ class TestStatus:
         assert ("Warning", Reason.EpochStalled, message) in events
         later = status.status(facts(report=still(stalled | {"seconds": 145.5})), written, "2026-01-01T00:06:00Z")
         assert status.patch_of(written, later) == {}
+
+    def test_a_stream_that_holds_the_watermarks_back_is_named(self) -> None:
+        report = facts().report
+        assert report is not None
+        held = {"by": "partition 3 of payments", "since": 1.8e9}
+        silent = facts(report=dataclasses.replace(report, health={**report.health, "watermarkHeld": held}))
+        written = status.status(silent, {}, "2026-01-01T00:00:00Z")
+        assert conditions_of(written)["WatermarkHeld"] == ("True", "StreamSilent")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "WatermarkHeld")
+        assert message.startswith("partition 3 of payments: no record since 2027-01-15T08:00:00Z; what other streams hold for it is kept")
+        assert conditions_of(written)["Ready"] == ("True", "JoinRunning"), "the join goes on"
 
     def test_a_join_that_was_given_up_stays_stalled_until_it_commits(self) -> None:
         said = "epoch 7: stalled in step tasks: nothing of it has moved for 600 s; it waits for worker at place 2"

@@ -51,8 +51,8 @@ kind: StreamJoin
 metadata: {name: good}
 spec:
   streams:
-    - {name: a, source: {files: {path: in/a, format: json}}, schema: "id BIGINT, k INT, at TIMESTAMP", eventTime: at}
-    - {name: b, source: {files: {path: in/b, format: json}}, schema: "id BIGINT, k INT, at TIMESTAMP", eventTime: at}
+    - {name: a, source: {files: {path: in/a, format: json}}, schema: "id BIGINT, k INT, at TIMESTAMP", eventTime: at, watermark: 0s}
+    - {name: b, source: {files: {path: in/b, format: json}}, schema: "id BIGINT, k INT, at TIMESTAMP", eventTime: at, watermark: 0s}
   joins:
     - name: pairs
       condition: "a.k = b.k"

@@ -11,11 +11,12 @@ import pytest
 
 from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, make_job, output_of
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.watermark import heard_after, without_silent
-from streamjoin.io.base import SourcePlan
+from streamjoin.epoch.ports import Held
+from streamjoin.epoch.watermark import heard_after, held_back, without_silent
+from streamjoin.io.base import Blocked, SourcePlan
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.log import Checkpoint, Newest
 from streamjoin.state.storage import ObjectStorage
 
 BEGAN = START / SECOND
@@ -109,3 +110,37 @@ def test_without_a_timeout_a_silent_stream_is_waited_for(tmp_path: Path) -> None
         now[0] += 10.0
     assert not output_of(tmp_path)
     assert Checkpoint.from_json(running.checkpoint.to_json()).heard == (now[0] - 10.0, BEGAN)
+
+
+def committed(root: Path, **fields: Any) -> Held | None:
+    """Of a commit at 1,000 s."""
+    fields = {"watermarks": (5_000_000, 90_000_000), "heard": (400.0, 1000.0)} | fields
+    return held_back(make_job(root, window={"within": "10s"}), Checkpoint(epoch=3, committed_at=1000.0, **fields))
+
+
+def test_the_stream_that_is_behind_holds_the_others_back_since_its_last_record(tmp_path: Path) -> None:
+    held = committed(tmp_path)
+    assert held == Held("l", "", 400.0)
+    assert held.told(459.0) is None, "not for long"
+    assert held.told(461.0) == {"by": "l", "since": 400.0}
+    assert committed(tmp_path, watermarks=(None, 90_000_000)) == Held("l", "", 400.0), "it may have had none ever"
+    assert committed(tmp_path, watermarks=(7, 7)) is None
+    assert committed(tmp_path, watermarks=(None, None)) is None
+
+
+def plan(**fields: Any) -> SourcePlan:
+    return SourcePlan(splits=(), position={}, records=0, backlog_records=0, exhausted=True, end_record=0, **fields)
+
+
+def test_it_is_told_which_partition_or_file_of_it_does(tmp_path: Path) -> None:
+    job = make_job(tmp_path, window={"within": "10s"})
+    job = replace(job, streams=(replace(job.streams[0], idle_micros=700_000_000), job.streams[1]))
+    partitions = ({0: Newest(9, 900.0), 1: Newest(5, 500.0), 2: Newest(1, 100.0)}, {})
+    after = Checkpoint(epoch=3, committed_at=1000.0, watermarks=(5, 90), heard=(900.0, 1000.0), partitions=partitions)
+    assert held_back(job, after, ()) == Held("l", "partition 1", 500.0), "2 is idle"
+    topics = {1: ("orders-eu", 4)}
+    assert held_back(job, after, (plan(topics=topics), plan())) == Held("l", "partition 4 of orders-eu", 500.0)
+    blocked = plan(blocked={0: Blocked(7, 80.0)})
+    assert held_back(job, after, (blocked, plan())) == Held("l", "partition 0, behind an open transaction,", 920.0)
+    files = replace(after, partitions=({}, {}))
+    assert held_back(job, files, (plan(pending="a/b.json"), plan())) == Held("l", "file a/b.json", 900.0)

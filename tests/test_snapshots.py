@@ -593,7 +593,7 @@ def test_through_plans_deaths_and_failed_epochs_each_result_of_several_joins_is_
 
 def test_results_of_three_streams_are_kept_too(tmp_path: Path) -> None:
     source = {"generator": {"rows": 300, "realTime": False, "columns": {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}}}
-    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at"} for name in "abc"]
+    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"} for name in "abc"]
     output = {
         "select": ["a.id AS a", "c.id AS b"],
         "sink": {"files": {"path": str(tmp_path / "out")}},

@@ -102,7 +102,7 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         *("JoinRunning", "DriverStarting", "ExecutorsStarting", "EpochsMove", "Paused", "Suspended", "Suspending", "Settled", "Rescaling"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
-        *("FormerName", "SheddingRecommended"),
+        *("WatermarksMove", "FormerName", "SheddingRecommended"),
         *("FirstPlan", "PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {

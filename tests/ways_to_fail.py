@@ -1249,6 +1249,20 @@ def stalled(world: SteppedCluster) -> Iterator[None]:
     world.driver.stalled = None
 
 
+@way(
+    "A stream is silent, and others wait for it",
+    Reason.StreamSilent,
+    "partition 3 of payments: no record since 2027-01-15T08:00:00Z",
+    do="See why its producer is silent; where that is ordinary, give the stream an `idleTimeout`",
+    condition="WatermarkHeld",
+)
+def silent(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    world.driver.watermark_held = {"by": "partition 3 of payments", "since": 1.8e9}
+    yield
+    world.driver.watermark_held = None
+
+
 def retried(name: str, failure: str, do: str) -> None:
     def story(world: SteppedCluster) -> Iterator[None]:
         world.runs()

@@ -30,8 +30,9 @@ class Condition:
 
 
 def conditions(facts: Facts) -> list[Condition]:
-    """All six, in order."""
-    return [_ready(facts), _progressing(facts), stalled_condition(facts), _metrics(facts), _shedding(facts), degraded_condition(facts)]
+    """All seven, in order."""
+    of_work = [stalled_condition(facts), _watermark_held(facts), _metrics(facts), _shedding(facts)]
+    return [_ready(facts), _progressing(facts), *of_work, degraded_condition(facts)]
 
 
 def phase(facts: Facts) -> str:
@@ -134,6 +135,22 @@ def stalled_condition(facts: Facts) -> Condition:
     times = f"; it was given up for that {stalls} times before" if (stalls := stalled.get("stalls")) else ""
     what = f"epoch {stalled.get('epoch')} stands still in step {stalled['step']} and waits for {waits_for}"
     return Condition("Stalled", True, Reason.EpochStalled, f"{what}; {last}{times}")
+
+
+def _watermark_held(facts: Facts) -> Condition:
+    """Whether a stream that is silent holds back what others hold for it, by the driver; unknown while none answers."""
+    if facts.deleting is not None:
+        return Condition("WatermarkHeld", False, *facts.deleting)
+    if facts.suspended:
+        return Condition("WatermarkHeld", False, Reason.Suspended)
+    if facts.report is None or not facts.report.health:
+        reason = Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting
+        return Condition("WatermarkHeld", None, reason, "no driver answers")
+    held = facts.report.health.get("watermarkHeld")
+    if not held:
+        return Condition("WatermarkHeld", False, Reason.WatermarksMove)
+    remedy = "what other streams hold for it is kept until it has records, or for its idleTimeout"
+    return Condition("WatermarkHeld", True, Reason.StreamSilent, f"{held['by']}: no record since {instant(held['since'])}; {remedy}")
 
 
 def _metrics(facts: Facts) -> Condition:

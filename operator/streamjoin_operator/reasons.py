@@ -22,6 +22,11 @@ class Reason(Enum):
     DriverNotReady = "The driver's container runs and does not count as ready: a probe fails, or its node is lost; the message says which."
     EpochStalled = "Nothing of the running epoch has moved for a while; the message has its step and the workers that it waits for."
     EpochsMove = "Epochs get on, or there is nothing new to join."
+    StreamSilent = (
+        "A stream has had no record for a minute or longer, and others are ahead of it in event time; the message has the stream, and the"
+        " partition or file of it."
+    )
+    WatermarksMove = "No stream holds back the others' watermarks for long."
     JoinRetrying = "An epoch failed and is tried again."
     SnapshotsWait = "A store of snapshots cannot be written to: the join goes on, and they wait in the checkpoint; the message says why."
     PodRefused = "The API server refuses a pod: a quota, Pod Security, a limit, an admission webhook; the message is its answer."

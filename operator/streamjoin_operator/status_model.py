@@ -28,7 +28,7 @@ class Condition(Part):
     """One condition, as Kubernetes' API conventions have it."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
-    """Ready, Progressing, Stalled, MetricsAvailable, Shedding or Degraded."""
+    """Ready, Progressing, Stalled, WatermarkHeld, MetricsAvailable, Shedding or Degraded."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
@@ -243,4 +243,4 @@ class Status(Part):
         ]
         | None
     ) = None
-    """Ready, Progressing, Stalled, MetricsAvailable, Shedding and Degraded."""
+    """Ready, Progressing, Stalled, WatermarkHeld, MetricsAvailable, Shedding and Degraded."""

@@ -17,7 +17,7 @@ from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
 from streamjoin.epoch.reports import Rewritten, RouteReport, TaskReport
 from streamjoin.epoch.results import Results
-from streamjoin.epoch.watermark import advance, heard_after, watermark_for, without_silent
+from streamjoin.epoch.watermark import advance, heard_after, held_back, watermark_for, without_silent
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Position, SourcePlan, Staged
 from streamjoin.io.deadletter import TAG
@@ -323,6 +323,7 @@ def result_of(
         source_errors=tuple(_source_errors(reports, stream) for stream in range(len(inputs))),
         backlog_by_partition=tuple(plan.waiting_by_partition for plan in inputs),
         blocked=tuple(plan.blocked for plan in inputs),
+        held_back=held_back(job, after, inputs),
         topics=tuple(plan.topics for plan in inputs),
     )
 

@@ -6,7 +6,7 @@ import builtins
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamjoin.elastic.completeness import Losses
 from streamjoin.epoch.delays import Delays
@@ -16,6 +16,9 @@ from streamjoin.io.base import Blocked
 
 if TYPE_CHECKING:
     from streamjoin.epoch.replan import PlanStatus
+
+HELD_SECONDS = 60.0
+"""A stream that holds the watermarks back for as long is told of."""
 
 
 class Running(Protocol):
@@ -149,6 +152,22 @@ class JoinWork:
     candidates: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The stream whose watermark holds back what is done by all of them: what others hold for it does not expire."""
+
+    stream: str
+    by: str
+    """The partition or the file of it that does; empty: the stream as a whole."""
+    since: float
+    """The wall clock when that had its last record, or, where its records cannot be read, when that was first seen."""
+
+    def told(self, now: float) -> dict[str, Any] | None:
+        """For the health; None: it has not done so for long."""
+        by = f"{self.by} of {self.stream}" if self.by else self.stream
+        return {"by": by, "since": round(self.since, 3)} if now - self.since >= HELD_SECONDS else None
+
+
 @dataclass(frozen=True)
 class EpochResult:
     """What one committed epoch did, for those who watch. Tuples are by stream."""
@@ -210,6 +229,8 @@ class EpochResult:
     """Held tuples by task and side of the scheme."""
     streams_by_side: tuple[tuple[str, ...], ...] = ((), ())
     """The names of the streams on each side of the scheme."""
+    held_back: Held | None = None
+    """The stream whose watermark holds back the others', if one does."""
     topics: tuple[Mapping[int, tuple[str, int]], ...] = ()
     """For streams of topics by pattern: the topic of each partition, and its number in that topic. Empty without such streams."""
 

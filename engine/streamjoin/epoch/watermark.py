@@ -12,9 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from streamjoin.epoch.ports import Held
 from streamjoin.epoch.reports import RouteReport
+from streamjoin.io.base import SourcePlan
+from streamjoin.job import Job
+from streamjoin.language.window import WindowKind
 from streamjoin.manifest.quantity import Duration
-from streamjoin.state.log import Newest
+from streamjoin.state.log import Checkpoint, Newest
 
 ROUND = tuple(map(Duration.parse, ("10ms", "100ms", "1s", "5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h", "3h", "6h", "12h", "1d")))
 DAY = 24 * 3600 * 1_000_000
@@ -82,6 +86,32 @@ def advance(
     if newest:
         marks.append((max(newest) if pending_from is None else min(max(newest), pending_from)) - delay_micros)
     return max(marks, default=None), after
+
+
+def held_back(job: Job, checkpoint: Checkpoint, inputs: Sequence[SourcePlan] = ()) -> Held | None:
+    """By a commit, and what was planned for it. None: no stream is behind the others. O(streams + partitions)."""
+    if checkpoint.committed_at is None or job.window.kind is not WindowKind.RANGE:
+        return None
+    marks = [-math.inf if mark is None else mark for mark in checkpoint.watermarks]
+    number = min(range(len(marks)), key=marks.__getitem__)
+    if marks[number] == max(marks):
+        return None
+    now, stream, partitions = checkpoint.committed_at, job.streams[number], checkpoint.partitions[number]
+    heard = (checkpoint.heard[number] if number < len(checkpoint.heard) else None) or now
+    plan = inputs[number] if inputs else None
+    active = {each: newest for each, newest in partitions.items() if now - newest.seen_at <= stream.idle_micros / 1e6}
+    if plan is not None and plan.blocked:
+        each, blocked = max(plan.blocked.items(), key=lambda item: item[1].seconds)
+        return Held(stream.name, f"{_partition(plan, each)}, behind an open transaction,", now - blocked.seconds)
+    if active:
+        each = min(active, key=lambda one: active[one].time_max)
+        return Held(stream.name, f"partition {each}" if plan is None else _partition(plan, each), active[each].seen_at)
+    return Held(stream.name, "" if plan is None or not plan.pending else f"file {plan.pending}", heard)
+
+
+def _partition(plan: SourcePlan, number: int) -> str:
+    topic, of_topic = plan.topics.get(number, ("", number))
+    return f"partition {of_topic} of {topic}" if topic else f"partition {of_topic}"
 
 
 def watermark_for(micros: float) -> Duration:

@@ -107,6 +107,8 @@ class SourcePlan:
     """When the splits' records came, where the driver knows that. None: readers say it, or they came when this was planned."""
     pending_from: int | None = None
     """The least event time of what is there and not in these splits, which the watermark must not pass; microseconds. None: not known."""
+    pending: str = ""
+    """Where that is: a file's name."""
     deletions: int = 0
     """How many of the topics that were read were deleted, since the stream's start; a part of the position."""
     topics: Mapping[int, tuple[str, int]] = field(default_factory=dict)

@@ -150,6 +150,7 @@ class FilesSource:
         replaced = (int(position.get("replaced", 0)) if position else 0) + taken.replaced
         after = self._store.save(seen, taken.changed, listing.names)
         after |= {"records": first + records, "density": round(taken.density, 1)} | ({"replaced": replaced} if replaced else {})
+        pending = self._next_times.least(taken.left) if self._next_times and taken.is_of_several else (None, "")
         return SourcePlan(
             splits=splits,
             position=after,
@@ -160,7 +161,8 @@ class FilesSource:
             warnings=tuple(sorted(taken.warnings + self._without_files(listing, seen, final))),
             replacements=replaced,
             arrivals=taken.arrivals,
-            pending_from=self._next_times.least(taken.left) if self._next_times and taken.is_of_several else None,
+            pending_from=pending[0],
+            pending=printable(pending[1]),
         )
 
     def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:

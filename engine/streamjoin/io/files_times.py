@@ -45,9 +45,9 @@ class NextTimes:
         found = {file.name: self._next(file) for file in by_age}
         return {name: moment for name, moment in found.items() if moment is not None}
 
-    def least(self, files: Sequence[Listed]) -> int | None:
-        """The least of these; None: none is known."""
-        return min(self.of(files).values(), default=None)
+    def least(self, files: Sequence[Listed]) -> tuple[int | None, str]:
+        """The least of these, and the file's name; None: none is known."""
+        return min(((moment, name) for name, moment in self.of(files).items()), default=(None, ""))
 
     def in_order(self, files: Sequence[Listed], limit_records: int) -> tuple[list[Listed], int]:
         """The files, those first that go on earliest; and how many records to take of each at most."""

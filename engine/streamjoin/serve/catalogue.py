@@ -53,6 +53,7 @@ UNITS = (
 
 NAME = ("name",)
 STREAM = ("name", "stream")
+HELD = ("name", "stream", "by")
 JOIN = ("name", "join")
 TASK = ("name", "task")
 STEP = ("name", "step")
@@ -285,11 +286,8 @@ STREAMS = (
     _counter("join_refused_rows_total", JOIN, "Rows of output that the sink refused, and that are dead letters.", "refused"),
     _counter("output_bytes_total", NAME, "Bytes of output that were written.", "output_bytes"),
     _gauge("backlog_records", STREAM, "Records that the source had, by its estimate, and that the last epoch left to later epochs."),
-    _gauge(
-        "watermark_timestamp_seconds",
-        STREAM,
-        "The watermark: an event time, in seconds since 1970. Older tuples are late. Each commit sets it.",
-    ),
+    _gauge("watermark_timestamp_seconds", STREAM, "The watermark: an event time, in seconds since 1970. Older tuples are late."),
+    _gauge("watermark_held_seconds", HELD, "Seconds since the stream that holds the watermarks back, or its partition, had a record."),
     _gauge(
         "watermark_lag_seconds",
         STREAM,

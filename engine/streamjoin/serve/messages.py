@@ -258,6 +258,15 @@ class Stalled(Message):
     """What the last of these was."""
 
 
+class HeldAnswer(Message):
+    """A part of :class:`HealthAnswer`."""
+
+    by: str
+    """The stream, and the partition or file of it."""
+    since: float
+    """When that had its last record, in seconds since 1970."""
+
+
 class HealthAnswer(Message):
     """``GET /v1/health``."""
 
@@ -275,6 +284,8 @@ class HealthAnswer(Message):
     """What it said."""
     snapshots_wait: str | None
     """Why snapshots of results wait for their stores, while the join goes on; null: they do not."""
+    watermark_held: HeldAnswer | None
+    """What has held back the watermarks for a minute or longer; null: nothing has."""
     generation: int | None
     workers: int | None
     phase: str | None

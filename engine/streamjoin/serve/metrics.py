@@ -31,10 +31,11 @@ from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.delays import BOUNDS, Counted
 from streamjoin.epoch.outcome import stored
 from streamjoin.epoch.planning import utilization
-from streamjoin.epoch.ports import EpochResult
+from streamjoin.epoch.ports import EpochResult, Held
 from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.epoch.timelines import SnapshotsState
+from streamjoin.epoch.watermark import held_back
 from streamjoin.io.base import Traffic
 from streamjoin.io.telling import told
 from streamjoin.job import Job
@@ -76,6 +77,7 @@ class Committed:
     utilization: Mapping[int, float]
     """tau of the same tasks."""
     streams_by_side: tuple[tuple[str, ...], ...]
+    held_back: Held | None = None
     result: EpochResult | None = None
     """The epoch that this process ran; None right after a start."""
 
@@ -171,6 +173,7 @@ class Metrics(Collector):
             held={task: job.by_side(held) for task, held in checkpoint.held.items()} if checkpoint.tokens else {},
             utilization=utilization(job, checkpoint),
             streams_by_side=job.streams_by_side,
+            held_back=held_back(job, checkpoint),
         )
         with self._lock:
             self._state = "running"
@@ -203,6 +206,7 @@ class Metrics(Collector):
             held=result.held_by_side,
             utilization=result.utilization,
             streams_by_side=result.streams_by_side,
+            held_back=result.held_back,
             result=result,
         )
         name = self._job.name
@@ -266,6 +270,7 @@ class Metrics(Collector):
                 "lastError": self._last_error,
                 "lastFailure": self._last_failure,
                 "snapshotsWait": self._waiting_snapshots(),
+                "watermarkHeld": None if committed is None or committed.held_back is None else committed.held_back.told(now),
             }
 
     def _waiting_snapshots(self) -> str | None:
@@ -379,6 +384,8 @@ class Metrics(Collector):
             page.add("streamjoin_epoch_number", committed.epoch, name)
         if committed.committed_at is not None:
             page.add("streamjoin_last_commit_timestamp_seconds", committed.committed_at, name)
+        if (behind := committed.held_back) is not None:
+            page.add("streamjoin_watermark_held_seconds", max(0.0, now - behind.since), name, behind.stream, behind.by)
         for number, stream in enumerate(self._streams):
             watermark = committed.watermarks[number]
             if watermark is not None:

@@ -211,7 +211,8 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
             return _plain(start, method, 405, index, Allow="GET, HEAD")
         if path == "/healthz" and metrics is not None:
             healthy, facts = metrics.health()
-            del facts["lastFailure"], facts["snapshotsWait"]  # they name places and brokers, and anybody may ask here
+            for private in ("lastFailure", "snapshotsWait", "watermarkHeld"):  # they name places and brokers, and anybody may ask here
+                del facts[private]
             return _plain(start, method, 200 if healthy else 503, json.dumps(facts).encode() + b"\n", "application/json")
         if file is None and path == "/" and has_page and "text/html" in environ.get("HTTP_ACCEPT", ""):
             file = pages.index("index")
