@@ -124,6 +124,12 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _same_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each checkpoint that this process makes has the same seed of hashes, so that plans are the same in each run."""
+    monkeypatch.setattr("streamjoin.state.log.new_seed", lambda: 1)
+
+
+@pytest.fixture(autouse=True)
 def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ends a test's Kafka clients with the test. Hundreds that ask brokers of tests gone by take both cores."""
     if not request.node.get_closest_marker("kafka"):

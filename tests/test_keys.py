@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.kernel.keys import encode_keys
-from streamjoin.kernel.types import arrow_type
+from streamjoin.kernel.types import arrow_schema, arrow_type
 from streamjoin.language.ddl import parse_schema
-from streamjoin.language.predicate import Encoding, KeyExpression
+from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, seeded
 from streamjoin.language.schema import Schema
-from streamjoin.language.types import DataType
+from streamjoin.language.types import BIGINT, DataType
 
 MASK = 2**64 - 1
 
@@ -165,3 +165,29 @@ def test_a_slice_has_the_keys_of_its_rows(type_: str, encoding: Encoding) -> Non
         part, _ = encode_keys(batch.slice(start, 2), key, schema_of(type_))
         assert part.tolist() == whole[start : start + 2].tolist()
     assert len(encode_keys(batch.slice(0, 0), key, schema_of(type_))[0]) == 0
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE", "STRING", "DECIMAL(30,2)", "TIMESTAMP", "BOOLEAN"])
+def test_hashes_are_seeded_and_equal_values_are_equal_by_each_seed(kind: str) -> None:
+    """Whoever does not know the seed cannot choose values that lie together."""
+    schema = parse_schema(f"k {kind}")
+    values = pa.array([0, 1] * 50) if kind in ("BOOLEAN",) else pa.array(range(100))
+    texts = values.cast(pa.string())
+    array = values.cast(pa.bool_()) if kind == "BOOLEAN" else texts if kind == "STRING" else values.cast(arrow_schema(schema)[0].type)
+    batch = pa.RecordBatch.from_arrays([array], ["k"])
+    key = KeyExpression(("k",), (schema.columns[0].type,), Encoding.HASH)
+    seen = [encode_keys(batch, seeded(key, seed), schema)[0] for seed in (0, 1, 2**63 - 1)]
+    assert len({hashes.tobytes() for hashes in seen}) == 3
+    for hashes in seen:
+        assert len(set(hashes.tolist())) == len(set(array.to_pylist()))
+        assert (encode_keys(batch.slice(7), key, schema)[0] == seen[0][7:]).all()
+
+
+def test_a_layout_is_seeded_in_all_its_keys() -> None:
+    key = KeyExpression(("k",), (BIGINT,), Encoding.HASH)
+    plain = KeyExpression(("k",), (BIGINT,), Encoding.INTEGER)
+    main = MainPredicate(MainKind.RANGE, (key, key), 0, 0, text="l.k = r.k")
+    assert {each.seed for each in seeded(main, 7).keys} == {7}
+    assert str(seeded(main, 7)) == str(main), "checkpoints know predicates by their text"
+    assert seeded((plain, main), 7)[0] is plain
+    assert seeded(main, 0) is main

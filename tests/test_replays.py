@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -253,3 +255,31 @@ def test_records_are_read_again_by_their_positions_and_each_is_told_of() -> None
     first, second = reader.halves(again)
     assert (first.first_record, first.records, second.first_record, second.records) == (0, 2, 2, 2)
     assert reader.halves(reader.halves(first)[0]) == ()
+
+
+def test_a_parquet_file_that_was_replaced_is_not_read_for_the_letters_of_the_one_before(tmp_path: Path) -> None:
+    """It is read as the new file that it is; the letters stay."""
+    (tmp_path / "l").mkdir()
+    rows = pa.table({"k": [1, 2**40, 3]})
+    pq.write_table(rows, tmp_path / "l/a.parquet")
+    write(tmp_path, "r", [{"k": number} for number in range(10)])
+    left = {"schema": "k INT", "files": {"format": "parquet"}}
+    path = manifest(tmp_path, left, right={"schema": "k BIGINT"})
+    assert run(path).exit_code == 0
+    letters(path, "--replay")
+    os.replace(tmp_path / "l/a.parquet", tmp_path / "old")
+    pq.write_table(pa.table({"k": [4, 5, 6]}), tmp_path / "l/a.parquet")
+    assert run(manifest(tmp_path, left, right={"schema": "k BIGINT"})).exit_code == 0
+    assert results(tmp_path) == Counter([1, 3, 4, 5, 6])
+    (group,) = map(json.loads, letters(path, "--json").splitlines())
+    assert "is gone, or another file has its name; it was: column k" in group["examples"][0]["error"]
+
+
+def test_a_topic_that_was_made_anew_has_no_records_of_the_one_before() -> None:
+    split = replace(SPLITS[0], identity="old")
+    assert replays.split_of(replays.origin_of(Rejected(0, "", ""), split)[0] or "") == split
+    again = replays.ReplaySplit(
+        first_record=0, records=1, again=split, positions=(0,), stream="s", letters="/nowhere", files=(), gone="topic t was deleted"
+    )
+    (found,) = replays.ReplayReader(Ten()).read(again)
+    assert found.rejected[0].error == "cannot be read again: topic t was deleted; it was: "

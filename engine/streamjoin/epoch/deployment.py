@@ -42,7 +42,7 @@ from streamjoin.language.choice import choose
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
-from streamjoin.language.predicate import KeyExpression, MainPredicate
+from streamjoin.language.predicate import KeyExpression, MainPredicate, seeded
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.sources import GeneratorSource
@@ -83,7 +83,7 @@ def first_plan(
 
     @cache
     def keys_of(stream: int, key: KeyExpression | None) -> np.ndarray:
-        return _encoded(samples[stream], key, job.streams[stream])
+        return _encoded(samples[stream], seeded(key, checkpoint.seed), job.streams[stream])
 
     encoded = [[keys_of(place.stream, place.key) for place in each.places] for each in job.layouts]
     rates = [stream.expected_rate for stream in job.streams]
@@ -147,7 +147,8 @@ def other_joins(
     if changes.added:
         found = candidates(job, changes)
         samples = _samples(job, sources, inputs, now, apart=apart)
-        encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each.places] for each in found]
+        places = [seeded(each.places, checkpoint.seed) for each in found]
+        encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each] for each in places]
         added = choose(found, encoded) if len(changes.added) == 1 else found[0]
     lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
     layout = lying.layouts[0]
@@ -155,7 +156,7 @@ def other_joins(
     for number, place in enumerate(layout.places):
         if was[number] is None:  # nothing is held there yet
             held[number] = max([1.0, *(tuples for at, tuples in zip(layout.places, held, strict=True) if at.stream == place.stream)])
-            keys = _encoded(samples[place.stream], place.key, job.streams[place.stream])
+            keys = _encoded(samples[place.stream], seeded(place.key, checkpoint.seed), job.streams[place.stream])
             sampled[number] = (layout.levels(place, keys), np.ones(len(keys))) if layout.is_keyed else None
     return _deployed(after, layout.main, _for_held(lying, after, layout, held, sampled))
 
@@ -219,15 +220,9 @@ def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Fl
     )
 
 
-def make_config(
-    job: Job,
-    layout: Layout,
-    query: str,
-    storage: Storage,
-    sources: Sequence[Source],
-    sink: Sinks,
-) -> Config:
-    """What the tasks of all epochs must know. ``query`` is unique to the driver."""
+def make_config(job: Job, seed: int, query: str, storage: Storage, sources: Sequence[Source], sink: Sinks) -> Config:
+    """What the tasks of all epochs must know. ``seed``: of hashes. ``query`` is unique to the driver."""
+    layout = seeded(job.layouts[0], seed)
     return Config(
         query=query,
         streams=tuple(

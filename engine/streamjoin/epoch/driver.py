@@ -396,7 +396,7 @@ class Driver:
         self._flows = Flows(self.job, checkpoint.ways, checkpoint.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
-        config = deployment.make_config(self.job, self.layout, self._query, self._storage, self._commits.sources, self._commits.sink)
+        config = deployment.make_config(self.job, checkpoint.seed, self._query, self._storage, self._commits.sources, self._commits.sink)
         self._config = share(self._query, config)
         self._happened(events.Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme)))
 

@@ -113,6 +113,7 @@ def checkpoint_after(
         fed=fed,
         fingerprint=stored_fingerprint(job.fingerprint()),
         claims=0,
+        clock=max(last.clock, now),
         committed_at=now,
     )
     if spec.ended and (lying := last.lying) is not None:

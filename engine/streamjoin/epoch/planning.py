@@ -285,17 +285,13 @@ def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
     """The latest event time that a stream's tuples may have.
 
-    It goes by the clock, so that old data is taken whatever its steps; and by the stream's newest where that is later, so that a clock that
-    was set back stops nothing.
+    It goes by the clock alone, so that old data is taken whatever its steps, and no tuple makes room for one that is further ahead; and by
+    the latest that the clock has shown, so that setting it back stops nothing.
     """
-    stream, watermark = job.streams[number], last.watermarks[number]
+    stream = job.streams[number]
     if isinstance(stream.source, JoinSource):
         return INT64_MAX
-    known = [round(now * 1e6) if plan.event_now is None else plan.event_now]
-    known += [partition.time_max for partition in last.partitions[number].values()]
-    if watermark is not None:
-        known.append(watermark + stream.watermark_micros)
-    return max(known) + stream.max_ahead_micros
+    return (round(max(now, last.clock) * 1e6) if plan.event_now is None else plan.event_now) + stream.max_ahead_micros
 
 
 def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:

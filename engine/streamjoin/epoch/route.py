@@ -205,8 +205,8 @@ def prepare(
                 batch,
                 rows,
                 ahead,
-                f"{times.shown}: the event time is after {_written(latest)}, which is as far ahead of the clock, or of the stream's"
-                " newest event time, as the stream's maxAhead lets it be",
+                f"{times.shown}: the event time is after {_written(latest)}, which is as far ahead of the clock as the stream's maxAhead"
+                " lets it be",
             )
             report.ahead += int(ahead.sum())
             batch, rows, moment = batch.filter(pa.array(~ahead)), rows[~ahead], moment[~ahead]

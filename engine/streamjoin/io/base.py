@@ -49,7 +49,7 @@ class UnavailableError(RuntimeError):
 
 
 class Replaced(UnavailableError):  # noqa: N818
-    """What was to be read has been replaced since it was planned. It can be planned anew."""
+    """What was to be read is gone, or another, since it was planned. It can be planned anew."""
 
 
 @dataclass(frozen=True, kw_only=True)

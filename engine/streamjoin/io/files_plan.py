@@ -303,7 +303,7 @@ class FilesPlan:
     def _take_text(self, file: Listed) -> Entry:
         self._reader.given(file.name)
         if self._is_taken_blindly(file):
-            part = FileRange(file.name, 0, file.size, self._guessed(file.size), file.size, tag=file.tag)
+            part = FileRange(file.name, 0, file.size, self._guessed(file.size), file.size, tag=file.tag, stamp=_stamp(file.status))
             self._add(part, file.size, file.modified_ns)
             return Known(file.size, "", file.status.stamp).encode()
         opened = self._reader.text(file.name, file.status)
@@ -325,7 +325,8 @@ class FilesPlan:
             content = lines.content(at) if self._folder.grows and at > start else ""
         known = Known(at, content, status.stamp, self._inode(status))
         for piece in taken.pieces:
-            part = FileRange(file.name, piece.start, piece.end, piece.records, size, known if content else None)
+            stamp = "" if self._folder.grows else _stamp(file.status)
+            part = FileRange(file.name, piece.start, piece.end, piece.records, size, known if content else None, stamp=stamp)
             self._add(part, piece.end - piece.start, status.modified_ns)
         if at < size - taken.rest:
             self.left_records += (size - taken.rest - at) / self.density
@@ -380,7 +381,8 @@ class FilesPlan:
         is_damaged = taken.is_whole and bool(text.damage)
         is_done = taken.is_whole and (is_settled if is_damaged else not taken.rest)
         known = Known([status.size, at, 1] if is_done else [status.size, at], content, status.stamp, self._inode(status))
-        part = FileRange(file.name, 0, 0, 0, status.size, known if content else None, status.tag, is_decoded=True)
+        stamp = "" if self._folder.grows else _stamp(file.status)
+        part = FileRange(file.name, 0, 0, 0, status.size, known if content else None, status.tag, stamp, is_decoded=True)
         for piece in taken.pieces:
             self._add(replace(part, start=piece.start, end=piece.end, records=piece.records), piece.end - piece.start, status.modified_ns)
         if is_damaged and is_done:
@@ -467,7 +469,7 @@ class FilesPlan:
         while group < metadata.num_row_groups and self._room > 0:
             row_group = metadata.row_group(group)
             if row_group.num_rows:
-                part = FileRange(file.name, group, group + 1, row_group.num_rows, size)
+                part = FileRange(file.name, group, group + 1, row_group.num_rows, size, stamp=_stamp(file.status))
                 self._pieces.append((part, row_group.total_byte_size))
                 self._stamps.append((file.modified_ns, row_group.num_rows))
                 self._room -= row_group.num_rows
@@ -477,3 +479,7 @@ class FilesPlan:
             return replace(known, progress=size).encode()
         self.left_records += sum(metadata.row_group(index).num_rows for index in range(group, metadata.num_row_groups))
         return known.encode()
+
+
+def _stamp(status: Status) -> str:
+    return status.stamp if status.inode or status.tag else ""

@@ -78,6 +78,8 @@ class FileRange:
     """What the plan takes the file to; None: whether it is still the same is not looked at."""
     tag: str = ""
     """The entity tag of an object whose text may have to be decoded."""
+    stamp: str = ""
+    """The file's, of one that is not written to any more (``Status.stamp``); empty: ``known`` tells it, or nothing does."""
     is_decoded: bool = False
     """Whether start and end are bytes of the text that the file is decoded to."""
     bad: str = ""
@@ -346,6 +348,14 @@ class FilesReader:
         except BaseException:
             opened.close()
             raise
+
+    def require_same(self, split: FilesSplit) -> None:
+        """Of a split that was planned long ago. O(files listed). Raises Replaced where a file is another one now."""
+        stamps = {part.name: part.stamp for part in split.ranges if part.stamp}
+        if stamps:
+            found = (entry for entry in self.folder.scan(is_deep=self.config.is_deep) if entry.name in stamps)
+            if {entry.name: self.folder.status(entry).stamp for entry in found} != stamps:
+                raise Replaced(f"{self.folder.path(min(stamps))}: is gone, or another file has its name")
 
     def opened(self, part: FileRange) -> Opened:
         """The file that a range is of, as text. Raises SourceError, UnavailableError."""

@@ -36,6 +36,8 @@ class KafkaSplit(Split):
     end: int
     of_topic: int | None = None
     """Which partition of the topic it is of, where the stream is of several topics, and knows it by another number."""
+    identity: str | None = None
+    """The topic's, which another one of its name has not; None: the brokers give none."""
 
     @property
     def number(self) -> int:

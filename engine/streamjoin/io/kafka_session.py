@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streamjoin.io import librdkafka
 from streamjoin.io.arrivals import Stamps, sample_step
-from streamjoin.io.base import SourceError, UnavailableError
+from streamjoin.io.base import Replaced, SourceError
 from streamjoin.io.kafka_bulk import BATCH_MESSAGES, BulkConsumer
 from streamjoin.io.kafka_client import Complaints, KafkaClient
 from streamjoin.io.kafka_records import Cells, Event, Fetched, KafkaSplit, Wanted
@@ -230,7 +230,7 @@ class Session:
         # One topic of several may go while it is read: the next plan is made without it, or says so.
         gone = (*LOST, *ABSENT) if self._client.is_pattern else LOST
         if error.code() in gone:
-            raise UnavailableError(f"{client}: {split.name} were there when the epoch was planned, and are no more ({error.str()})")
+            raise Replaced(f"{client}: {split.name} were there when the epoch was planned, and are no more ({error.str()})")
         failure = client.failure(error, SourceError, "no answer")
         if isinstance(failure, SourceError):
             raise failure

@@ -162,6 +162,7 @@ class KafkaSource:
                         start=first,
                         end=end,
                         of_topic=None if self._topic is not None else partition,
+                        identity=start.topics[name].identity,
                     )
                 )
                 end_record += end - first

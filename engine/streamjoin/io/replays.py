@@ -39,7 +39,7 @@ from streamjoin.io.base import (
     Split,
     Traffic,
 )
-from streamjoin.io.files_reader import FileRange, FilesSplit
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
 from streamjoin.io.folder import folder_at
 from streamjoin.io.identity import Known
 from streamjoin.io.lines import JSON_SPACE, Framing, read_range
@@ -256,6 +256,8 @@ class ReplaySplit(Split):
     letters: str
     """Where dead letters are, and in which files of them these are."""
     files: tuple[str, ...]
+    gone: str = ""
+    """Why the records are not there any more."""
 
     @property
     def name(self) -> str:
@@ -275,9 +277,11 @@ class ReplayReader:
     def _again(self, split: ReplaySplit) -> Iterator[Records]:
         wanted = np.array(split.positions, np.int64)
         is_read = np.zeros(len(wanted), bool)
-        reason = "there is no such record any more"
+        reason = split.gone or "there is no such record any more"
         try:
-            for records in self.reader.read(split.again):
+            if isinstance(self.reader, FilesReader) and isinstance(split.again, FilesSplit):
+                self.reader.require_same(split.again)
+            for records in () if split.gone else self.reader.read(split.again):
                 offsets = records.offsets()
                 places = np.minimum(np.searchsorted(wanted, offsets), len(wanted) - 1)
                 taken = wanted[places] == offsets
@@ -396,6 +400,7 @@ class Replayable:
                 stream=self.stream,
                 letters=self.replays.letters,
                 files=files,
+                gone=_gone(split, plan.position),
             )
             for at, (split, positions) in zip(firsts, again, strict=False)
         )
@@ -433,6 +438,13 @@ class Replayable:
     def traffic(self) -> Traffic:
         """See :class:`streamjoin.io.base.Counting`."""
         return self.source.traffic if isinstance(self.source, Counting) else Traffic()
+
+
+def _gone(split: Split, position: Position) -> str:
+    """Why records of a topic are not there any more, by the position from now on; empty: nothing is known of that."""
+    topic, before = getattr(split, "topic", None), getattr(split, "identity", None)
+    now = position.get("topics", {topic: position}).get(topic, {}).get("id")
+    return f"topic {topic} was deleted, and another one has its name" if before is not None and now not in (None, before) else ""
 
 
 def _done(position: Position | None) -> Done:

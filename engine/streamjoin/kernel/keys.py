@@ -57,7 +57,7 @@ def encode_keys(batch: pa.RecordBatch, key: KeyExpression, schema: Schema) -> tu
             array = evaluators[0].evaluate(columns, count)
             return (_of_texts(array, first_words) ^ _SIGN).view(np.int64), validity(array)
         case Encoding.HASH:
-            parts = [_hashes(evaluator, type_, columns, count) for evaluator, type_ in zip(evaluators, key.types, strict=True)]
+            parts = [_hashes(evaluator, type_, columns, count, key.seed) for evaluator, type_ in zip(evaluators, key.types, strict=True)]
             hashes = reduce(lambda chain, part: mix(chain * _FIRST ^ part), (hashed for hashed, _ in parts))
             return hashes.view(np.int64), reduce(both, (valid for _, valid in parts))
 
@@ -82,12 +82,12 @@ def _floats(evaluator: Evaluator, columns: Columns, count: int) -> tuple[Array, 
     return values + 0.0, valid if number.all() else both(valid, number)
 
 
-@native((read("int32"), read("uint8"), write("uint64")))
-def hash_texts(offsets: Any, data: Any, out: Any) -> None:
-    """Of each text, the chained hash of its length and of every eight bytes (big-endian, the last filled up with zeros)."""
+@native((read("int32"), read("uint8"), "uint64", write("uint64")))
+def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
+    """Of each text, the chained hash of a seed, of its length and of every eight bytes (big-endian, the last filled up with zeros)."""
     for i in range(len(out)):
         at, end = offsets[i], offsets[i + 1]
-        word = np.uint64(end - at)
+        word = np.uint64(end - at) ^ seed
         while True:
             word += _GAMMA
             word = (word ^ (word >> np.uint64(30))) * _FIRST
@@ -145,21 +145,22 @@ def key_type(key: KeyExpression | None) -> pa.DataType:
     return pa.float64() if key is not None and key.encoding is Encoding.FLOAT else pa.int64()
 
 
-def _hashes(evaluator: Evaluator, type_: DataType, columns: Columns, count: int) -> tuple[Array, Array | None]:
+def _hashes(evaluator: Evaluator, type_: DataType, columns: Columns, count: int, seed: int) -> tuple[Array, Array | None]:
+    start = np.uint64(seed)
     if is_float(type_):
         values, valid = _floats(evaluator, columns, count)
-        return mix(values.view(np.uint64)), valid
+        return mix(values.view(np.uint64) ^ start), valid
     if type_.name is TypeName.DECIMAL and type_.precision > 18:
         array = evaluator.decimals(columns, type_, count)
         limbs = view(array, np.dtype([("low", "<u8"), ("high", "<u8")]))
-        return mix(mix(limbs["low"]) ^ limbs["high"]), validity(array)
+        return mix(mix(limbs["low"] ^ start) ^ limbs["high"]), validity(array)
     if is_exact(type_) or is_point(type_):
         integers, valid = evaluator.integers(columns, type_.scale, count)
-        return mix(integers.view(np.uint64)), valid
+        return mix(integers.view(np.uint64) ^ start), valid
     array = evaluator.evaluate(columns, count)
     if type_ == BOOLEAN:
-        return mix(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)), validity(array)
-    return _of_texts(array, hash_texts), validity(array)
+        return mix(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64) ^ start), validity(array)
+    return _of_texts(array, lambda offsets, data, out: hash_texts(offsets, data, start, out)), validity(array)
 
 
 def _of_texts(array: pa.Array, function: Callable[[Any, Any, Any], None]) -> Array:

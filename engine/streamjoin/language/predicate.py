@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
+from typing import TypeVar, cast
 
 from streamjoin.language.sides import LEFT
 from streamjoin.language.types import DataType
@@ -56,6 +57,24 @@ class KeyExpression:
     sql: tuple[str, ...]
     types: tuple[DataType, ...]
     encoding: Encoding
+    seed: int = field(default=0, repr=False)
+    """Of hashes, so that nobody can choose values whose hashes lie together; 0: none is known yet. A checkpoint's own."""
+
+
+_T = TypeVar("_T")
+
+
+def seeded(value: _T, seed: int) -> _T:
+    """The same layout, place or predicate, or a tuple of them, with this seed for the hashes of its keys. O(size)."""
+    if isinstance(value, KeyExpression):
+        return replace(value, seed=seed) if value.encoding is Encoding.HASH else value
+    if isinstance(value, tuple):
+        return cast(_T, tuple(seeded(each, seed) for each in value))
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {each.name: getattr(value, each.name) for each in fields(value)}
+        changed = {name: after for name, before in given.items() if (after := seeded(before, seed)) != before}
+        return replace(value, **changed) if changed else value
+    return value
 
 
 @dataclass(frozen=True, slots=True)

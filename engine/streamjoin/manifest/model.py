@@ -88,8 +88,8 @@ class Stream(Part):
     """How far a tuple's event time may lie before the latest one seen. Tuples further back are late and are dropped. Required with
     eventTime, but where the source is a generator (by default its outOfOrder) or a join (0s)."""
     max_ahead: Span | None = None
-    """How far an event time may lie ahead of the clock, or of the stream's newest event time if that is later. Tuples further ahead go to
-    the dead letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
+    """How far an event time may lie ahead of the clock (of the latest time that it has shown). Tuples further ahead go to the dead
+    letters. For windows of time. By default 1h, or 15h if eventTime is a TIMESTAMP_NTZ, whose zone may be ahead of UTC."""
     idle_timeout: PositiveSpan | None = None
     """A stream that has had no record for this long does not hold the others back: its watermark goes on with theirs, and what it brings
     later is late if it is older. For windows of time. By default a silent stream holds the others for as long as it is silent."""

@@ -11,6 +11,7 @@ from streamjoin.kernel.types import arrow_type, output_schema
 from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import seeded
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.tree import Reference
@@ -64,13 +65,13 @@ class Catalog:
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
         if (lying := checkpoint.lying) is not None:
-            return Lying.on(lying)
+            return seeded(Lying.on(lying), checkpoint.seed)
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
                 # Only of releases that kept no floors, and of one join over three and more streams.
                 of_floors = [(place, place + 1) for place in range(0, len(layout.places), len(SIDES))]
                 groups = [placed.places for placed in layout.graphs] or of_floors
-                return Lying(layout.places, tuple((group, 0) for group in groups))
+                return Lying(seeded(layout.places, checkpoint.seed), tuple((group, 0) for group in groups))
         text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 

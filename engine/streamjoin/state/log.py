@@ -29,6 +29,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import socket
 import time
 import uuid
@@ -64,6 +65,11 @@ class Damaged(StorageError):  # noqa: N818
 
 class Superseded(RuntimeError):  # noqa: N818
     """Another driver has taken this checkpoint over; this one has committed nothing since and must stop."""
+
+
+def new_seed() -> int:
+    """Nobody can foresee it, and it is not 0."""
+    return 1 + secrets.randbelow((1 << 63) - 1)
 
 
 def since_boot() -> float:
@@ -106,6 +112,10 @@ class Checkpoint:
 
     identity: str = ""
     """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
+    seed: int = 0
+    """Of the hashes by which tuples lie; given with the identity."""
+    clock: float = 0.0
+    """The latest that the wall clock has shown at a commit."""
     epoch: int = -1
     """The last committed epoch; -1: none yet."""
     positions: tuple[dict[str, Any] | None, ...] = (None, None)
@@ -391,7 +401,7 @@ class CommitLog:
         while True:
             self._verified_at = self._now()
             latest = read_latest(self._storage)
-            known = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8])
+            known = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8], seed=new_seed())
             checkpoint = replace(known, is_over=False, claims=known.claims + 1)
             self.incarnation = latest.incarnation + 1 if latest else 1
             self.sequence = latest.sequence if latest else -1
