@@ -305,7 +305,7 @@ def test_a_join_of_two_tables_into_a_third_goes_on_where_it_was(tmp_path: Path) 
     join = {"name": "near", "condition": "a.k = b.k", "window": {"within": "30s"}, "output": output}
     spec = {"streams": streams, "joins": [join], "workers": {"min": 1, "max": 2}, "checkpoint": {"location": str(tmp_path / "state")}}
     manifest = tmp_path / "join.yaml"
-    resource = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "near"}, "spec": spec}
+    resource = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "near"}, "spec": spec}
     manifest.write_text(yaml.safe_dump(resource))
     for last in (100, 200):
         put("a", last - 100, last)
