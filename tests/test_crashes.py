@@ -448,21 +448,6 @@ def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, i
         driver.start()
 
 
-def test_a_checkpoint_has_the_former_name_of_the_condition_so_that_earlier_releases_go_on_from_it(tmp_path: Path) -> None:
-    inputs, storage = make_inputs(), ObjectStorage(str(tmp_path / "state"))
-    driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
-    driver.start()
-    for _ in range(2):
-        driver.step()
-    stored = read_latest(storage)
-    assert stored is not None
-    assert "spec.joins[0].on" in stored.checkpoint.fingerprint
-    changed = driver_for(job_at(tmp_path, on="abs(l.k - r.k) <= 2"), inputs, storage, InlineRunner())
-    with pytest.raises(CheckpointMismatch, match=r"^spec\.joins\[0\]\.condition: .* <= 2 differs from .* <= 1, which"):
-        changed.start()
-    check(tmp_path, inputs, finish(tmp_path, inputs, storage, InlineRunner()), "renamed")
-
-
 @pytest.mark.parametrize(
     ("model", "workers"),
     [("adsp", 5), ("square", 4), ("adsp", 1), ("hash", 4), ("dynamic", 4), ("readj", 3), ("biclique", 5), ("broadcast", 3)],

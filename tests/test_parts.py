@@ -476,9 +476,6 @@ def test_what_is_staged_in_the_outbox_is_compared_with_what_was_written(tmp_path
     storage.put(staged.path, written[:-20] + b"x" + written[-19:])
     with pytest.raises(SinkError, match=rf"{re.escape(staged.path)}: damaged: .* It has 100 committed results, which are lost without it"):
         data_of(storage, staged)
-    old = dataclasses.replace(staged, path="outbox/one-000.arrow")  # of a version that wrote no checksums
-    storage.put(old.path, written)
-    assert data_of(storage, old) == written
 
 
 def test_what_the_log_keeps_of_small_results_is_compared_with_what_was_written(tmp_path: Path) -> None:

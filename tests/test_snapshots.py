@@ -26,7 +26,6 @@ from streamjoin.results.reader import SnapshotFile, files, list_snapshots
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.snapshots.punctuation import MOST_PENDING, WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Closed, Part, check
-from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
 WITHIN = 4
@@ -435,16 +434,6 @@ def test_without_the_field_what_was_open_is_stored_and_identifiers_go_on_when_it
     rows = Counter((a, b) for a, b, *_ in stored(tmp_path))
     assert rows < expected(inputs)
     assert max(rows.values()) == 1
-
-
-def test_a_checkpoint_from_before_snapshots_goes_on(tmp_path: Path) -> None:
-    storage = ObjectStorage(str(tmp_path / "state"))
-    run(make_job(tmp_path, **OPTIONS), make_inputs(epochs=2), tmp_path, Clock())
-    latest = read_latest(storage)
-    assert latest is not None
-    value = latest.checkpoint.to_json()
-    del value["snapshots"]
-    assert type(latest.checkpoint).from_json(value) == latest.checkpoint
 
 
 def test_in_a_thread_of_its_own_storing_holds_no_epoch_up_and_an_end_waits_for_it(tmp_path: Path) -> None:

@@ -67,10 +67,8 @@ class Catalog:
             return Lying.on(lying)
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
-                # Only of releases that kept no floors, and of one join over three and more streams.
-                of_floors = [(place, place + 1) for place in range(0, len(layout.places), len(SIDES))]
-                groups = [placed.places for placed in layout.graphs] or of_floors
-                return Lying(layout.places, tuple((group, 0) for group in groups))
+                # Of one join over three and more streams.
+                return Lying(layout.places, tuple((placed.places, 0) for placed in layout.graphs))
         text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 

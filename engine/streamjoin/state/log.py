@@ -2,7 +2,8 @@
 
 An entry is ``log/<sequence>.entry``: small blocks and results of its epoch (a :class:`~streamjoin.state.extent.Segment`), then the whole
 :class:`Checkpoint` after it as JSON, then that JSON's length and a checksum of it all. So an epoch of little is one object. There are two
-kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
+kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth. Each says the
+number of its format; one of another number is refused, and stays as it is.
 
 Why this is exactly once, and what a crash does:
 
@@ -37,19 +38,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamjoin import __version__
 from streamjoin.elastic.completeness import Losses
 from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.language.floors import Floors
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
-from streamjoin.state import version
 from streamjoin.state.blocks import Block
 from streamjoin.state.checks import END, is_whole
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
+FORMAT = 1
+"""Of entries, with the checkpoint in them. To change a field is another number."""
 RETAIN_ENTRIES = 32
 """The number of entries that stay for those who read the log meanwhile."""
 RETAIN_SECONDS = 600.0
@@ -125,16 +128,12 @@ class Checkpoint:
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     floors: dict[str, Any] | None = None
-    """On which floors tuples lie (``language.floors``). None: one join over three and more streams, or of a version that kept none."""
-    graphs: dict[str, Any] = field(default_factory=dict)
-    """On which of them those of joins over three and more streams lie, of several joins."""
+    """On which floors tuples lie (``language.floors``). None: of one join over three and more streams, or nothing is held yet."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0  # of the first plan (ESJ's M); 0: not known
     ways: Ways = ()
     """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
-    meetings: tuple[tuple[str, ...], ...] = ()
-    """How these ways are written (``Way.meetings``), for each; empty: partial results are shipped, always."""
     flowing: dict[str, Any] = field(default_factory=dict)
     """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
     expired: tuple[int | None, ...] = (None, None)
@@ -145,7 +144,7 @@ class Checkpoint:
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Tuples that each task holds by place, replicas included."""
     held_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Bytes of them, as they lie in memory; empty in a checkpoint of a version that did not write it."""
+    """Bytes of them, as they lie in memory."""
     tokens: dict[int, str] = field(default_factory=dict)
     """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
     totals: dict[str, list[int]] = field(default_factory=dict)
@@ -189,12 +188,12 @@ class Checkpoint:
 
     @property
     def lying(self) -> Floors | None:
-        """Its ``floors``, those of ``graphs`` among them."""
-        return None if self.floors is None else Floors.from_json(self.floors, self.graphs)
+        """Its ``floors``."""
+        return None if self.floors is None else Floors.from_json(self.floors)
 
     def on(self, floors: Floors | None) -> Checkpoint:
         """The same with tuples that lie on these."""
-        return replace(self, floors=None if floors is None else floors.to_json(), graphs={} if floors is None else floors.graphs_json())
+        return replace(self, floors=None if floors is None else floors.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return self._others() | {name: [block.to_json() for block in getattr(self, name)] for name in BLOCKS}
@@ -205,7 +204,7 @@ class Checkpoint:
         values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
         values["punctuations"] = self.punctuations.to_json()
         values["losses"] = self.losses.to_json()
-        values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
+        values["ways"] = [[list(way.order), way.fetches, list(way.meetings)] for way in self.ways]
         values["fed"] = [part.to_json() for part in self.fed]
         values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
         return values
@@ -217,28 +216,19 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Checkpoint:
-        """Fields that are not known here are left out: ``state.version`` says why that is right."""
-        read = {name: value for name, value in values.items() if name in cls.__slots__}
-        for name in ("positions", "records", "watermarks", "effective", "heard", "widths", "expired"):
-            if name in read:
-                read[name] = tuple(read[name])
-        sides = read.get("partitions") or [{}, {}]
-        read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
+        read = dict(values)
+        for name in ("positions", "records", "watermarks", "effective", "heard", "widths", "expired", "waiting"):
+            read[name] = tuple(read[name])
+        read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in read["partitions"])
         for name in BLOCKS:
-            read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
-        read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
-        read["meetings"] = tuple(map(tuple, read.get("meetings", ())))
-        ways = read.get("ways", ())
-        read["ways"] = tuple(
-            Way(tuple(order), fetches, tuple(map(Meeting, meetings)))
-            for (order, fetches), meetings in zip(ways, read["meetings"] or [()] * len(ways), strict=True)
-        )
-        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
-        read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
-        read["losses"] = Losses.from_json(read.get("losses", {}))
-        read["waiting"] = tuple(read["waiting"])
+            read[name] = tuple(map(Block.from_json, read[name]))
+        read["fed"] = tuple(map(Fed.from_json, read["fed"]))
+        read["ways"] = tuple(Way(tuple(order), fetches, tuple(map(Meeting, meetings))) for order, fetches, meetings in read["ways"])
+        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read["snapshots"].items()}
+        read["punctuations"] = Pending.from_json(read["punctuations"])
+        read["losses"] = Losses.from_json(read["losses"])
         for name in ("held", "held_bytes"):
-            read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
+            read[name] = {int(task): tuple(held) for task, held in read[name].items()}
         read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
         return cls(**read)
 
@@ -295,21 +285,26 @@ class Entry:
     def encode(self, segment: bytes = b"", known: Texts | None = None) -> bytes:
         """``segment``: what else the entry is to hold, at its beginning; ``known``: blocks that were written before."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
-        head = json.dumps(version.head(self.checkpoint) | values)[:-1]
+        head = json.dumps({"format": FORMAT, "version": __version__, **values})[:-1]
         text = f'{head}, "checkpoint": {self.checkpoint.encode(known or Texts())}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        """Raises StorageError for an entry of another version, Damaged for one that is not as it was written. O(bytes)."""
+        """Raises StorageError for an entry of another format, Damaged for one that is not as it was written. O(bytes)."""
         if len(data) < END.size:
             raise Damaged(f"it has {len(data)} bytes")
         length, _ = END.unpack(data[-END.size :])
         if length > len(data) - END.size or not is_whole(data):
             raise Damaged(f"its {len(data)} bytes are not those that were written")
         values = json.loads(data[-END.size - length : -END.size])
-        known = version.checked(values, cls.__slots__)
-        return cls(**{**known, "checkpoint": Checkpoint.from_json(known["checkpoint"])})
+        written_as, writer = values.pop("format", None), values.pop("version", "of another version")
+        if written_as != FORMAT:
+            raise StorageError(
+                f"the checkpoint has format {written_as}, written by streamjoin {writer}, and this version ({__version__}) reads format"
+                f" {FORMAT}; go on with streamjoin {writer}, or choose a new checkpoint.location"
+            )
+        return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
 
 
 def path_of(sequence: int) -> str:
@@ -329,8 +324,6 @@ def read_latest(storage: Storage) -> Entry | None:
         paths = storage.list("log")
         if not paths:
             return None
-        if paths[-1].endswith(".json"):
-            raise version.other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
         except Damaged as error:
