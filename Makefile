@@ -104,7 +104,7 @@ lock: setup-release ## Resolve locks/*.txt anew, after a change of pyproject.tom
 	$(BIN)/python tools/release.py lock $(if $(UPGRADE),--upgrade)
 
 chart: kubernetes ## Lint, render and install the chart, and upgrade to it, at a real API server
-	STREAMJOIN_NO_SKIPS=1 $(BIN)/pytest -n 2 --dist loadgroup tests/test_chart.py tests/test_upgrade.py tests/test_release.py
+	STREAMJOIN_NO_SKIPS=1 $(BIN)/pytest -n 2 --dist loadgroup tests/test_chart.py tests/test_release.py
 
 packages: setup-release ## Build wheel, source distribution and chart of the last commit into dist/VERSION, twice, and compare
 	$(BIN)/python tools/release.py packages

@@ -28,7 +28,8 @@ from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.manifest import load
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.state.log import Checkpoint, Entry
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import Entry
 from streamjoin.state.storage import ObjectStorage
 
 MANIFEST = Path(__file__).with_name("demo.yaml")

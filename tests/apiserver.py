@@ -10,7 +10,6 @@ Always holds: both processes end with this one, however it ends; nothing listens
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import http.client
 import itertools
@@ -22,7 +21,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -191,20 +189,7 @@ class ApiServer:
         self.ca_file = directory / "certificates" / "apiserver.crt"
         self.admin_token = secrets.token_hex(16)
         self.admin = Client(self.url, self.ca_file, self.admin_token)
-        self.proxy: Any = None
-        """How it reaches Services, where a test has it."""
-        self.storage = ""
-        """The address of its etcd."""
         self._numbers = itertools.count()
-
-    def stored(self, prefix: str) -> dict[str, Object]:
-        """By key, the objects whose keys begin so, as they are in etcd: those of definitions' kinds, which are JSON there."""
-        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        asked = {name: base64.b64encode(text.encode()).decode() for name, text in (("key", prefix), ("range_end", end))}
-        request = urllib.request.Request(f"{self.storage}/v3/kv/range", json.dumps(asked).encode())
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_SECONDS) as answer:
-            found = json.load(answer).get("kvs", [])
-        return {base64.b64decode(each["key"]).decode(): json.loads(base64.b64decode(each["value"])) for each in found}
 
     @cached_property
     def kubeconfig(self) -> Path:
@@ -308,17 +293,14 @@ def _established(definition: Object) -> bool:
 
 
 @contextmanager
-def running(directory: Path, plugins: str = "", egress: Path | None = None) -> Iterator[ApiServer]:
-    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission.
-
-    ``egress``: how it reaches Services (``service_proxy``).
-    """
+def running(directory: Path, plugins: str = "") -> Iterator[ApiServer]:
+    """etcd and kube-apiserver, until this ends. Their files and output are in ``directory``. ``plugins``: more of admission."""
     apiserver, etcd = program("kube-apiserver"), program("etcd")
     for attempt in itertools.count():
         where = directory / f"attempt-{attempt}"
         where.mkdir()
         try:
-            started = _started(where, etcd, apiserver, plugins, egress)
+            started = _started(where, etcd, apiserver, plugins)
         except _EndedError:
             # Another process may have taken a port between the choice and the start.
             if attempt == 2:
@@ -342,15 +324,12 @@ class _EndedError(Exception):
     """A program that should run has ended."""
 
 
-def _started(
-    directory: Path, etcd: Path, apiserver: Path, plugins: str, egress: Path | None
-) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
+def _started(directory: Path, etcd: Path, apiserver: Path, plugins: str) -> tuple[ApiServer, list[subprocess.Popen[bytes]]]:
     client, peer, port = free_ports(3)
     server = ApiServer(directory, port)
     (directory / "tokens.csv").write_text(f'{server.admin_token},admin,admin,"system:masters"\n')
     _write_key(directory / "accounts.key")
-    server.storage = f"http://127.0.0.1:{client}"
-    storage, member, key = server.storage, f"http://127.0.0.1:{peer}", str(directory / "accounts.key")
+    storage, member, key = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}", str(directory / "accounts.key")
     etcd_options = {
         "data-dir": directory / "etcd",
         "unsafe-no-fsync": "true",
@@ -380,8 +359,6 @@ def _started(
         "audit-policy-file": directory / "audit.yaml",
         "audit-log-path": directory / "audit.log",
     }
-    if egress is not None:
-        apiserver_options["egress-selector-config-file"] = egress
     (directory / "audit.yaml").write_text(yaml.safe_dump(AUDITED))
     processes: list[subprocess.Popen[bytes]] = []
     try:

@@ -255,7 +255,7 @@ class Join:
         streams: list[dict[str, Any]] = []
         for name, delay in zip(self.names, self.delays, strict=True):
             files = {"path": str(root / f"in-{name}"), "format": "json"}
-            stream = {"name": name, "source": {"files": files}, "schema": schema, "eventTime": "at", "watermark": "0s", "expectedRate": 1000}
+            stream = {"name": name, "source": {"files": files}, "schema": schema, "eventTime": "at", "expectedRate": 1000}
             streams.append(stream | {"watermark": f"{delay}s"})
             if name in self.where:
                 streams[-1]["where"] = self.where[name].text

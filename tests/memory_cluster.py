@@ -103,9 +103,6 @@ class MemoryCluster:
         with _Request(self, "dry-run", desired["kind"]):
             pass
 
-    def forget_served(self) -> None:
-        """There is one version alone."""
-
     async def schema(self, kind: Kind) -> Object | None:
         """Nothing is known of it; what operators make of one is asked of a real API server."""
         return None

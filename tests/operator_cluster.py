@@ -15,7 +15,6 @@ from typing import Any
 
 from apiserver import ApiError, ApiServer
 from chart import of_kind, rendered
-from converting import Converting
 from documents import parsed
 from operator_parts import FakeDriver, Object, streamjoin, trial_status
 from streamjoin_operator import names
@@ -120,8 +119,6 @@ class Cluster:
     """Whom the operator is: a namespace, and a service account in it."""
     lacks_rights = False
     """Whether a test has it do without some."""
-    version = "v1beta1"
-    """Of StreamJoins, as tests ask for them."""
 
     def __init__(self, server: ApiServer, driver: FakeDriver) -> None:
         self.server, self.driver, self.admin = server, driver, server.admin
@@ -162,12 +159,11 @@ class Cluster:
     @property
     def streamjoins(self) -> str:
         """The path of the namespace's StreamJoins."""
-        return STREAMJOINS.format(self.namespace).replace("/v1beta1/", f"/{self.version}/")
+        return STREAMJOINS.format(self.namespace)
 
     def submit(self, name: str = "one", **spec: Any) -> Object:
         body = streamjoin(name, **spec)
         body["metadata"] = {"name": name, "namespace": self.namespace}
-        body["apiVersion"] = f"streamjoin.dev/{self.version}"
         return self.admin.create(self.streamjoins, body)
 
     def get(self, name: str = "one") -> Object:
@@ -239,10 +235,9 @@ class Cluster:
 
 
 def install(server: ApiServer) -> None:
-    """StreamJoins as the cluster knows them, in both versions. It is not applied again where it is as this has left it: that takes the API
-    server a second."""
+    """StreamJoins as the cluster knows them. Not applied again where it is as this has left it: that takes the API server a second."""
     if server.url not in _INSTALLED or _INSTALLED[server.url] != _installed(server):
-        server.install_crd(converted(server, parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text())))
+        server.install_crd(parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text()))
         _INSTALLED[server.url] = _installed(server)
 
 
@@ -255,11 +250,3 @@ def _installed(server: ApiServer) -> tuple[str, int] | None:
 
 
 _INSTALLED: dict[str, tuple[str, int] | None] = {}
-_CONVERTING: dict[str, Converting] = {}
-
-
-def converted(server: ApiServer, definition: Object) -> Object:
-    """A definition whose versions are converted by this process, until it ends."""
-    if server.url not in _CONVERTING:
-        _CONVERTING[server.url] = Converting(server.directory)
-    return _CONVERTING[server.url].definition(definition)

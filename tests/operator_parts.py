@@ -69,11 +69,6 @@ def three_streams() -> Object:
     return {"streams": [orders, payments, shipments], "joins": [join]}
 
 
-def joins_of_before() -> list[Object]:
-    """Those of a StreamJoin of v1alpha1, with the condition under its former name."""
-    return [{"on" if name == "condition" else name: value for name, value in join.items()} for join in copy.deepcopy(SPEC["joins"])]
-
-
 def joined(epochs: int) -> list[str]:
     """What a driver's metrics say of the epochs that it has run, of 0.1 s each."""
     return [

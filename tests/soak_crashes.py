@@ -39,7 +39,8 @@ from harness import output_of, staged_of
 from soak import ENDS_DRIVER, Case, Expected, Journal, Kind, disk_of, job_of, letters_of, make_case, write_input
 from streamjoin.epoch.driver import Driver
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.log import Checkpoint, read_latest
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS
 

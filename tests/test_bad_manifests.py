@@ -184,8 +184,16 @@ def stored_in(store: str) -> str:
 
 CASES = [
     # The document and its text.
-    bad("another version", "/v1beta1", "/v1", 'apiVersion: "streamjoin.dev/v1" must be streamjoin.dev/v1beta1'),
-    bad("a slip in the kind", "StreamJoin", "StreamJion", 'kind: "StreamJion" must be StreamJoin'),
+    *(
+        bad(
+            f"the version {version}",
+            "streamjoin.dev/v1beta1",
+            version,
+            f'apiVersion: "{version}" must be streamjoin.dev/v1beta1; write apiVersion: streamjoin.dev/v1beta1',
+        )
+        for version in ("streamjoin.dev/v1", "streamjoin.dev/v1alpha1", "streamjoin.example/v1beta1", "v1beta1")
+    ),
+    bad("a slip in the kind", "StreamJoin", "StreamJion", 'kind: "StreamJion" must be StreamJoin; write kind: StreamJoin'),
     bad("no kind", "kind: StreamJoin\n", "", "kind: is missing; give StreamJoin"),
     bad("no spec", "spec:", "status:", "spec: is missing; give what to join and how"),
     bad(
@@ -275,32 +283,6 @@ CASES = [
         "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
         "or use rows or unbounded",
         'spec.streams[0].idleTimeout: "1m" needs spec.streams[0].eventTime; name the column of event times there, or remove idleTimeout',
-    ),
-    bad(
-        "on, and on as Kubernetes reads it without quotes",
-        "condition:",
-        'true: "orders.id = payments.id"\n      "on":',
-        'spec.joins[0].true: "orders.id = payments.id" is what kubectl reads for an unquoted on, which is given too; keep one,'
-        " as condition",
-        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
-    ),
-    bad(
-        "a condition by its former name alone",
-        "condition:",
-        '"on":',
-        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
-    ),
-    bad(
-        "a condition, and the same by its former name",
-        "condition:",
-        'on: "orders.id = payments.id"\n      condition:',
-        'spec.joins[0].on: "orders.id = payments.id" is the former name of condition, which is given too; remove on',
-    ),
-    bad(
-        "a condition, and the same by what kubectl makes of its former name",
-        "condition:",
-        'true: "orders.id = payments.id"\n      condition:',
-        'spec.joins[0].on: "orders.id = payments.id" is the former name of condition, which is given too; remove on',
     ),
     bad(
         "a condition that is no text",

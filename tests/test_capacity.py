@@ -30,7 +30,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.autoscale import forecast_of
 from test_scheme import ALL, EQUAL, sampled, unknown
@@ -115,7 +115,7 @@ class TestPlans:
         assert warning.startswith(what)
         assert overfull(held, "square", Capacity(3 * MIB, in_bytes=True)) is None
 
-    def test_weights_survive_as_json_and_are_1_where_older_statistics_have_none(self) -> None:
+    def test_weights_survive_as_json_and_are_1_where_statistics_have_none(self) -> None:
         statistics = bytes_of(unknown(10, 20))
         value = json.loads(json.dumps(statistics.to_json()))
         assert [side.weight for side in Statistics.from_json(value).sides] == [WIDE, NARROW]
@@ -223,9 +223,6 @@ def test_a_checkpoint_without_measured_bytes_is_weighed_by_the_schema(tmp_path: 
     old = Checkpoint(held=held)
     left, right = (stream.tuple_bytes for stream in job.streams)
     assert utilization(job, old) == {task: (tuples[0] * left + tuples[1] * right) / (4 * MIB) for task, tuples in held.items()}
-    values = old.to_json()
-    del values["held_bytes"]
-    assert Checkpoint.from_json(json.loads(json.dumps(values))) == old
     measured = replace(old, held_bytes={0: (10_000, 500), 1: (30_000, 0)})
     assert tuple_bytes(job, measured) == (1000.0, 25.0)
     assert utilization(job, measured) == {0: 10_500 / (4 * MIB), 1: 30_000 / (4 * MIB)}

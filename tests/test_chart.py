@@ -164,8 +164,7 @@ def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
     (definition,) = of_kind(rendered({}), "CustomResourceDefinition")
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     wanted = parsed(CRD.read_text())["spec"]
-    # Whom the API server is to ask, and whom it trusts, is the release's own: tests/test_chart_conversion.py.
-    assert {**definition["spec"], "conversion": None} == {**wanted, "conversion": None}
+    assert definition["spec"] == wanted
     (loose,) = of_kind(rendered({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert "annotations" not in loose["metadata"]
     assert of_kind(rendered({"crds": {"install": False}}), "CustomResourceDefinition") == []
@@ -255,14 +254,11 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "price_per_executor_hour": ({"cost": {"pricePerExecutorHour": 7.5}}, 7.5),
     "operator_class": ({"operatorClass": "blue"}, "blue"),
     "lease_name": ({"fullnameOverride": "mine"}, "mine"),
-    "conversion_port": ({"conversion": {"port": 9443}}, 9443),
-    "storage_version": ({"crds": {"storageVersion": "v1alpha1"}}, "v1alpha1"),
     "log_level": ({"operator": {"logLevel": "debug"}}, "debug"),
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
-IMPLIED = {"watch_namespaces": {"storage_version"}, "engine_image": {"tables_image"}}
-"""Other settings that such a value changes: who may not see all of the cluster does not migrate it, and the image for
-tables is named after the engine's."""
+IMPLIED = {"engine_image": {"tables_image"}}
+"""Other settings that such a value changes: the image for tables is named after the engine's."""
 
 
 def settings_of(values: Object) -> Settings:
@@ -274,7 +270,7 @@ def settings_of(values: Object) -> Settings:
 
 @pytest.mark.helm
 def test_every_setting_has_a_value() -> None:
-    assert {*SETTINGS, "lease_namespace", "conversion_tls_directory"} == {setting.name for setting in dataclasses.fields(Settings)}
+    assert {*SETTINGS, "lease_namespace"} == {setting.name for setting in dataclasses.fields(Settings)}
     assert settings_of({}).lease_namespace == "operators"
 
 
@@ -304,7 +300,6 @@ def test_the_image_for_tables_is_named_after_the_engines() -> None:
 def test_without_values_settings_have_their_defaults() -> None:
     # Outside of a pod, where others may have the port, an operator has a page only if somebody asks for it.
     derived = {"lease_name": "sj-streamjoin-operator", "lease_namespace": "operators", "page_port": 8090}
-    derived |= {"conversion_tls_directory": "/etc/conversion", "storage_version": "v1beta1"}
     assert dataclasses.asdict(settings_of({})) == dataclasses.asdict(Settings()) | derived
 
 
@@ -548,7 +543,7 @@ def test_people_who_may_edit_a_namespace_may_edit_its_joins(cluster: ApiServer) 
 @pytest.mark.helm
 @pytest.mark.apiserver
 def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster: ApiServer, tmp_path: Path) -> None:
-    """From a release whose definition lacks a column to this one, with a StreamJoin in between."""
+    """From a definition that lacks a column to this one, to other values and back, with a StreamJoin in between."""
     old = tmp_path / "old"
     subprocess.run(["cp", "-r", str(CHART), str(old)], check=True)
     definition = old / "files" / CRD.name
@@ -570,10 +565,16 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
     cluster.helm("upgrade", "real", str(CHART), "--namespace", "operators")
     assert "Ready" in columns()
     assert "Usable" not in columns()
+    operators = "/apis/apps/v1/namespaces/operators/deployments/real-streamjoin-operator"
+    definition_before = cluster.admin.get(path)["spec"]
+    for arguments, replicas in ((("upgrade", "real", str(CHART), "--set", "replicas=2"), 2), (("rollback", "real", "2"), 1)):
+        cluster.helm(*arguments, "--namespace", "operators")
+        assert cluster.admin.get(operators)["spec"]["replicas"] == replicas
+        assert cluster.admin.get(path)["spec"] == definition_before
     assert cluster.admin.get(f"{joins}/{made['metadata']['name']}")["spec"] == made["spec"]
     cluster.helm("uninstall", "real", "--namespace", "operators")
     assert cluster.admin.exists(f"{joins}/{made['metadata']['name']}")
-    assert not cluster.admin.exists("/apis/apps/v1/namespaces/operators/deployments/real-streamjoin-operator")
+    assert not cluster.admin.exists(operators)
 
 
 @pytest.mark.helm

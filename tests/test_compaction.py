@@ -26,8 +26,9 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin.state.blocks import Block, load
+from streamjoin.state.checkpoint import Checkpoint, Texts
 from streamjoin.state.extent import Extent
-from streamjoin.state.log import Checkpoint, Entry, Texts, path_of
+from streamjoin.state.log import Entry, path_of
 from streamjoin.state.storage import ObjectStorage, StorageError
 from test_crashes import exhaust
 

@@ -48,7 +48,8 @@ from streamjoin.manifest import load as load_manifest
 from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
-from streamjoin.state.log import Checkpoint, CommitLog, Superseded, read_latest, since_boot
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import CommitLog, Superseded, read_latest, since_boot
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from streamjoin.state.store import read_back
 
@@ -446,21 +447,6 @@ def test_a_checkpoint_refuses_another_join_and_names_the_field(tmp_path: Path, i
     driver = driver_for(changed, inputs, storage, InlineRunner())
     with pytest.raises(CheckpointMismatch, match=r"spec\.joins\[0\]\.condition: .*choose a new checkpoint\.location"):
         driver.start()
-
-
-def test_a_checkpoint_has_the_former_name_of_the_condition_so_that_earlier_releases_go_on_from_it(tmp_path: Path) -> None:
-    inputs, storage = make_inputs(), ObjectStorage(str(tmp_path / "state"))
-    driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
-    driver.start()
-    for _ in range(2):
-        driver.step()
-    stored = read_latest(storage)
-    assert stored is not None
-    assert "spec.joins[0].on" in stored.checkpoint.fingerprint
-    changed = driver_for(job_at(tmp_path, on="abs(l.k - r.k) <= 2"), inputs, storage, InlineRunner())
-    with pytest.raises(CheckpointMismatch, match=r"^spec\.joins\[0\]\.condition: .* <= 2 differs from .* <= 1, which"):
-        changed.start()
-    check(tmp_path, inputs, finish(tmp_path, inputs, storage, InlineRunner()), "renamed")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import yaml
 
 from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
 from documents import parsed
-from operator_cluster import converted, install
+from operator_cluster import install
 from streamjoin.manifest import check, parse
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import crd
@@ -107,13 +107,8 @@ MORE_STREAMS = [
 ]
 LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
-FORMERLY = ("streamjoin.dev/v1beta1", "streamjoin.dev/v1alpha1")
-
 ACCEPTED = [
     accepted("the good one"),
-    accepted("on, the former name of condition", FORMERLY, ("condition:", '"on":')),
-    accepted("on without quotes", FORMERLY, ("condition:", "on:")),
-    accepted("the version before", FORMERLY),
     accepted("quotes in a condition may hold dots", (CONDITION, 'condition: "orders.currency = \'x.y\' AND orders.id < payments.id"')),
     accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
     accepted("a budget", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 99.95%, over: 30d}")),
@@ -367,35 +362,12 @@ REFUSED = [
     refused("a seed below 0", "seed: 7", "seed: -1", "spec.streams[1].source.generator.seed", "greater than or equal to 0"),
     refused("another field for the condition", "condition:", '"where":', "", 'unknown field "spec.joins[0].where"'),
     refused("no condition", CONDITION, "type: inner", "spec.joins[0].condition", "Required value"),
-    refused("the former name of condition", "condition:", '"on":', "", 'unknown field "spec.joins[0].on"'),
-    Case(
-        "no condition in the version before",
-        (FORMERLY, (CONDITION, "type: inner")),
-        *("spec.joins[0].condition", "must be given: when tuples match"),
-    ),
-    *(
-        Case(
-            name,
-            (FORMERLY, ("condition:", f'{first}: "orders.id = payments.id"\n      {second}:')),
-            *("spec.joins[0].condition", "and on, its former name, must not be given too"),
-        )
-        for name, first, second in (
-            ("a condition and on", '"on"', "condition"),
-            ("a condition and on without quotes", "on", "condition"),
-            ("on with quotes and without", "on", '"on"'),
-        )
-    ),
     refused(
         "a condition on another stream",
         CONDITION,
         'condition: "orders.id = refunds.id"',
         "spec.joins",
         "condition refers to a stream that is not there",
-    ),
-    Case(
-        "on of another stream",
-        (FORMERLY, (CONDITION, '"on": "orders.id = refunds.id"')),
-        *("spec.joins", "condition refers to a stream that is not there"),
     ),
     refused("no window", WINDOW, "window: {}", "spec.joins[0].window", "give exactly one of within"),
     refused(
@@ -683,15 +655,10 @@ def test_every_field_of_the_manifest_and_of_the_status_is_described() -> None:
     assert undescribed(schema["properties"]["status"], "status") == []
 
 
-def in_version(path: str, version: str) -> str:
-    """The path of StreamJoins in another version."""
-    return path.replace(GROUP, f"/apis/{version}")
-
-
 def sent(client: Client, path: str, body: Object) -> list[str]:
     """What the API server finds wrong with a manifest, as "field: message"; nothing is kept."""
     try:
-        client.create(in_version(path, body["apiVersion"]), body, dryRun="All", fieldValidation="Strict")
+        client.create(path, body, dryRun="All", fieldValidation="Strict")
     except ApiError as error:
         if error.status not in (400, 422):
             raise
@@ -746,17 +713,6 @@ def test_the_examples_are_accepted_by_kubectl(path: Path, defined: ApiServer) ->
 
 
 @pytest.mark.apiserver
-def test_kubectl_makes_true_of_a_bare_on_and_all_readers_take_it(defined: ApiServer) -> None:
-    namespace = defined.namespace("bare")
-    defined.kubectl("apply", "--validate=strict", "-n", namespace, "-f", "-", stdin=changed(FORMERLY, ("condition:", "on:")))
-    kept = defined.admin.get(in_version(f"{GROUP}/namespaces/{namespace}/streamjoins/good", FORMERLY[1]))
-    assert "on" not in kept["spec"]["joins"][0]
-    manifest = check(kept).manifest
-    assert manifest is not None
-    assert manifest.spec.joins[0].condition == kept["spec"]["joins"][0]["true"]
-
-
-@pytest.mark.apiserver
 def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, joins: str) -> None:
     small = as_kubectl((ROOT / "examples" / "band.yaml").read_text())
     kept = defined.admin.create(joins, small)
@@ -766,12 +722,12 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "quiet": [],
         "policy": "predictive",
         "maxPerHour": 0,
+        "whenFull": "backpressure",
         "tau0": 0.2,
         "tau2": 0.8,
         "tau3": 0.9,
         "scaleUpAfter": "30s",
         "scaleDownAfter": "10m",
-        "whenFull": "backpressure",
         "rules": None,
     }
     assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000, "maxBytes": "256Mi"} | small["spec"].get("epoch", {})
@@ -1116,28 +1072,12 @@ def test_a_pattern_may_follow_a_topic_and_another_pattern_and_no_topic_a_pattern
 
 
 @pytest.mark.apiserver
-def test_a_condition_may_be_renamed_and_not_changed_meanwhile(defined: ApiServer, joins: str) -> None:
-    joins = in_version(joins, FORMERLY[1])
-    defined.admin.create(joins, as_kubectl(changed(FORMERLY, ("condition:", "on:"))))
-    for before, after in (("true", "on"), ("on", "condition")):
-        patch = [{"op": "move", "from": f"/spec/joins/0/{before}", "path": f"/spec/joins/0/{after}"}]
-        other = {"op": "replace", "path": f"/spec/joins/0/{after}", "value": "orders.id = payments.id"}
-        with pytest.raises(ApiError, match="a join's condition may not change under the same checkpoint"):
-            defined.admin.patch(f"{joins}/good", [*patch, other], JSON_PATCH)
-        assert after in defined.admin.patch(f"{joins}/good", patch, JSON_PATCH)["spec"]["joins"][0]
-
-
-@pytest.mark.apiserver
-def test_kubectl_applies_a_manifest_whose_condition_is_renamed(defined: ApiServer) -> None:
-    """By either way of applying: the former name goes with the field that it was given to."""
-    for way in ((), ("--server-side",)):
-        namespace = defined.namespace("renamed")
-        for name in ('"on":', "condition:"):
-            text = changed(FORMERLY, ("condition:", name))
-            defined.kubectl("apply", "--validate=strict", *way, "-n", namespace, "-f", "-", stdin=text)
-        kept = defined.admin.get(f"{GROUP}/namespaces/{namespace}/streamjoins/good")["spec"]["joins"][0]
-        assert "condition" in kept
-        assert "on" not in kept
+def test_kubectl_is_told_that_another_version_is_not_known(defined: ApiServer, joins: str) -> None:
+    text = changed(("streamjoin.dev/v1beta1", "streamjoin.dev/v1alpha1"))
+    done = defined.kubectl("apply", "-n", joins.split("/")[-2], "-f", "-", stdin=text, check=False)
+    assert done.returncode != 0
+    assert 'no matches for kind "StreamJoin" in version "streamjoin.dev/v1alpha1"' in done.stderr
+    assert defined.admin.get(joins)["items"] == []
 
 
 def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> None:
@@ -1153,7 +1093,7 @@ def test_what_may_not_change_is_what_the_engine_keeps_in_the_checkpoint() -> Non
 @pytest.mark.apiserver
 def test_a_new_definition_keeps_the_objects_of_the_old_one(defined: ApiServer, joins: str) -> None:
     """The old one lacks what a later version brought: a field, its rules, a column; and an object uses all that it has."""
-    new = converted(defined, parsed(FILE.read_text()))
+    new = parsed(FILE.read_text())
     old = copy.deepcopy(new)
     version = old["spec"]["versions"][0]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

@@ -298,14 +298,13 @@ def test_a_join_of_two_tables_into_a_third_goes_on_where_it_was(tmp_path: Path) 
         write_deltalake(str(tmp_path / name), pa.table(values, schema=schema), mode="append")
 
     schema = "id BIGINT, k BIGINT, at TIMESTAMP"
-    streams = [
-        {"name": name, "source": {"delta": {"path": str(tmp_path / name)}}, "schema": schema, "eventTime": "at", "watermark": "0s"} for name in ("a", "b")
-    ]
+    timed = {"schema": schema, "eventTime": "at", "watermark": "0s"}
+    streams = [{"name": name, "source": {"delta": {"path": str(tmp_path / name)}}} | timed for name in ("a", "b")]
     output = {"select": ["a.id AS x", "b.id AS y"], "sink": {"delta": {"path": str(tmp_path / "out"), "gather": "0s"}}}
     join = {"name": "near", "condition": "a.k = b.k", "window": {"within": "30s"}, "output": output}
     spec = {"streams": streams, "joins": [join], "workers": {"min": 1, "max": 2}, "checkpoint": {"location": str(tmp_path / "state")}}
     manifest = tmp_path / "join.yaml"
-    resource = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "near"}, "spec": spec}
+    resource = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "near"}, "spec": spec}
     manifest.write_text(yaml.safe_dump(resource))
     for last in (100, 200):
         put("a", last - 100, last)

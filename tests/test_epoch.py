@@ -29,7 +29,8 @@ from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import MODELS
 from streamjoin.state.blocks import Block, load, load_all
-from streamjoin.state.log import Checkpoint, read_latest
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
 BIGINTS: dict[str, Any] = {"types": ("BIGINT", "BIGINT"), "on": "abs(l.k - r.k) <= 1"}

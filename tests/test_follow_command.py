@@ -137,7 +137,7 @@ def test_it_ends_when_the_join_has_ended(tmp_path: Path) -> None:
     columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}
     # It takes long enough for the command to start meanwhile, on a busy machine, too.
     source = {"generator": {"rows": 160, "rate": {"constant": 16}, "columns": columns}}
-    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"} for name in "lr"]
+    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at"} for name in "lr"]
     output = {"select": ["l.id AS a", "r.id AS b"], "snapshots": {"size": 50, "key": "a"}}
     joins = [join_of(tmp_path, name="found", on="l.k = r.k", window={"unbounded": True}, output=output)]
     manifest.write_text(manifest_text(tmp_path, streams=streams, joins=joins, workers=2))

@@ -140,11 +140,6 @@ class TestPolicy:
         again = DecisionCore.from_json(SETTINGS, json.loads(json.dumps(story.core.to_json())))
         assert again.to_json()["jumps"]["lasted"] == [True] * 3
 
-    def test_state_that_was_written_without_jumps_is_read(self) -> None:
-        data = DecisionCore(SETTINGS, at=0.0, generation=1, workers=2).to_json()
-        del data["jumps"]
-        assert DecisionCore.from_json(SETTINGS, data).workers == 2
-
     def test_after_a_long_gap_the_jump_of_before_is_forgotten(self) -> None:
         story = rested(0)
         story.run(15, rate_for(4, 2.4))

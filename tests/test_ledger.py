@@ -194,14 +194,6 @@ def test_orders_are_told_one_by_one_and_kept_longer_than_holds() -> None:
     assert list(again) == list(ledger)
 
 
-def test_a_ledger_of_before_there_were_orders_and_unconfirmed_samples_is_read() -> None:
-    _, ledger = told([0.5, 0.95, 0.95])
-    data = json.loads(json.dumps(ledger.to_json()))
-    for record in data["records"]:
-        del record["decision"]["inputs"]["unconfirmed"]
-    assert list(Ledger.from_json(data)) == list(ledger)
-
-
 def test_the_documentation_explains_every_reason() -> None:
     text = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
     acts, holds = text.split("| reason to act |")[1].split("| reason to hold |")

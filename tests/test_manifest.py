@@ -189,47 +189,12 @@ def test_anchors_that_would_unfold_without_end_are_refused() -> None:
     assert problems("\n".join(levels)) == ["the document has more than 50000 values; use fewer anchors (&, *)"]
 
 
-FORMER_VERSION = (
-    "apiVersion: streamjoin.dev/v1alpha1 is deprecated, and read until 0.3.0; write streamjoin.dev/v1beta1 (streamjoin convert does so)"
-)
-
-
-def former(text: str) -> str:
-    """A manifest in the version before."""
-    return text.replace("streamjoin.dev/v1beta1", "streamjoin.dev/v1alpha1")
-
-
 def test_bare_words_that_kubernetes_takes_for_booleans_are_remarked_upon() -> None:
-    (document,) = parse(former(SMALL).replace("condition:", "on:") + "  scaling: {mode: Off}\n")
+    (document,) = parse(SMALL + "  scaling: {mode: Off}\n")
     assert document.manifest is not None
     assert [str(remark) for remark in document.remarks] == [
-        FORMER_VERSION,
-        'spec.joins[0].on: is read by kubectl as the name true, because it has no quotes; write "on":',
-        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
         'spec.scaling.mode: is read by kubectl as false, because it has no quotes; write "Off"',
     ]
-
-
-@pytest.mark.parametrize("name", ["on", "true"])
-def test_a_condition_by_its_former_name_is_read_and_remarked_upon(name: str) -> None:
-    """The API server gives a bare on as true."""
-    resource = yaml.safe_load(former(SMALL))
-    (join,) = resource["spec"]["joins"]
-    join[name] = join.pop("condition")
-    document = check(resource)
-    assert document.manifest is not None
-    assert document.manifest.spec.joins[0].condition == load(SMALL).spec.joins[0].condition
-    assert compile_job(document.manifest).joins == compile_job(load(SMALL)).joins
-    assert [str(remark) for remark in document.remarks] == [
-        FORMER_VERSION,
-        "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition",
-    ]
-
-
-def test_a_condition_that_is_wrong_is_found_on_its_line_by_either_name() -> None:
-    for name in ("condition", "on"):
-        (problem,) = parse(former(SMALL).replace("condition:", f'"{name}":').replace("a.k < b.k", "a.k < b.q"))[0].problems
-        assert (problem.field, problem.line) == (f"spec.joins[0].{name}", 13)
 
 
 def test_a_threshold_that_the_policy_does_not_use_is_remarked_upon_unless_it_is_the_default() -> None:
@@ -392,7 +357,7 @@ def test_a_password_of_a_store_of_snapshots_is_remarked_upon_and_not_shown() -> 
     resource = yaml.safe_load(SMALL)
     store = {"postgres": {"host": "db", "database": "d", "options": {"user": "me", "password": "sesame"}}}
     resource["spec"]["joins"][0]["output"]["snapshots"] = {"every": "10s", "store": store}
-    assert [str(remark) for remark in check(resource).remarks if "former name" not in remark.message] == [
+    assert [str(remark) for remark in check(resource).remarks] == [
         "spec.joins[0].output.snapshots.store.postgres.options.password: is a secret, readable in the manifest; write file:/path"
         " of a file with it, or env: and the name of a variable"
     ]

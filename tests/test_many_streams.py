@@ -37,13 +37,13 @@ from many_streams import (
 from operator_parts import streamjoin, three_streams
 from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.meetings import Meeting
-from streamjoin.epoch.fingerprint import join_changes, stored
+from streamjoin.epoch.fingerprint import join_changes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.manifest import ManifestError
 from streamjoin.manifest.validate import load
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
 CASES = how_many(200)
@@ -167,7 +167,7 @@ def test_streams_may_not_come_or_go_under_a_checkpoint() -> None:
     two, three = (compile_job(with_checkpoint(load(yaml.safe_dump(streamjoin(**spec))))) for spec in ({}, three_streams()))
     cases = (two, three, "orders, payments, shipments differ from orders, payments,"), (three, two, "orders, payments differ from orders,")
     for before, now, names in cases:
-        checkpoint = Checkpoint(fingerprint=stored(before.fingerprint()))
+        checkpoint = Checkpoint(fingerprint=before.fingerprint())
         with pytest.raises(CheckpointMismatch, match=f"spec.streams: {names}"):
             join_changes(now, checkpoint, "s3://here")
     assert three.fingerprint()["spec.joins[0].window"] == "each orders 180000000 us, payments 60000000 us, shipments 30000000 us"

@@ -545,7 +545,8 @@ def test_a_handshake_chain_counts_its_messages_by_kind_over_restarts(tmp_path: P
 def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_both_sides(tmp_path: Path) -> None:
     columns = {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}
     source = {"generator": {"rows": 300, "realTime": False, "columns": columns}}
-    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"} for name in "abc"]
+    timed = {"schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
+    streams = [{"name": name, "source": source} | timed for name in "abc"]
     sink = {"files": {"path": str(tmp_path / "out")}}
     join = {"condition": "a.id = b.id AND abs(b.k - c.k) <= 1", "window": {"unbounded": True}, "output": {"sink": sink}}
     job = make_job(tmp_path, types=("INT", "INT"), streams=streams, joins=[join], epoch={"maxTuples": 300})

@@ -54,6 +54,7 @@ from streamjoin.manifest.quantity import Duration
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state import log, storage
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.log import CommitLog, Superseded, read_latest
 from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
 from test_crashes import CASES, FAULTS, ONCE, OPTIONS, WITHIN, check, count_storage_calls, exhaust, finish, job_at, make_inputs, nth
@@ -223,7 +224,7 @@ def test_a_create_whose_answer_is_lost_is_found_to_be_there(s3: S3Server) -> Non
     commits.claim()
     faults = iter(["drop-after"])
     s3.choose = lambda request: next(faults, None)
-    commits.commit(log.Checkpoint(epoch=0))
+    commits.commit(Checkpoint(epoch=0))
     latest = read_latest(store)
     assert latest is not None
     assert (latest.writer, latest.checkpoint.epoch) == (commits.writer, 0)
@@ -674,7 +675,7 @@ def test_drivers_that_race_for_a_log_take_turns(s3: S3Server) -> None:
             commits.claim()
             try:
                 for epoch in range(5):
-                    commits.commit(log.Checkpoint(epoch=epoch))
+                    commits.commit(Checkpoint(epoch=epoch))
                     done.append((commits.sequence, commits.incarnation))
             except Superseded:
                 pass

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from operator_parts import Object, joins_of_before, streamjoin, three_streams
+from operator_parts import Object, streamjoin, three_streams
 from streamjoin.cli import pods
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.sample import Sample
@@ -176,15 +176,6 @@ class TestChanges:
     def test_a_default_that_is_written_out_is_no_change(self) -> None:
         body = changed("scaling", {"tau0": 0.2, "tau2": 0.8, "mode": "Enforce"})
         assert classify(compared(manifest_of(streamjoin())), compared(manifest_of(body))) == ()
-
-    def test_a_condition_that_is_renamed_is_no_change_also_for_engines_that_know_its_former_name_alone(self) -> None:
-        former = {**streamjoin(joins=joins_of_before()), "apiVersion": "streamjoin.dev/v1alpha1"}
-        before, after = manifest_of(former), manifest_of(streamjoin())
-        assert classify(compared(before), compared(after)) == ()
-        assert revision(compared(before), "") == revision(compared(after), "")
-        assert engine_manifest(before) == engine_manifest(after)
-        assert engine_manifest(after)["spec"]["joins"][0]["on"] == streamjoin()["spec"]["joins"][0]["condition"]
-        assert engine_manifest(after)["apiVersion"] == "streamjoin.dev/v1alpha1"
 
     def test_a_condition_that_changes_is_named_as_manifests_name_it(self) -> None:
         before, after = manifest_of(streamjoin()), manifest_of(changed("joins.0.condition", "orders.id = payments.id"))

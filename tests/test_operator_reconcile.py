@@ -17,7 +17,7 @@ import pytest
 
 from cases import some
 from memory_cluster import MemoryCluster, copied, every_fault
-from operator_parts import Object, joins_of_before, parsed_once, streamjoin
+from operator_parts import Object, parsed_once, streamjoin
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.driver import Answered, Measured, Report
@@ -736,27 +736,6 @@ def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goe
         world.change(lambda spec: spec["joins"][0].update(condition=streamjoin()["spec"]["joins"][0]["condition"]))
         await world.settle()
         assert world.condition("Degraded") == ("False", "Healthy")
-
-    run(story)
-
-
-def test_a_condition_by_its_former_name_is_told_of_and_to_rename_it_changes_nothing_that_runs() -> None:
-    async def story() -> None:
-        world = World()
-        world.submit({**streamjoin(joins=joins_of_before()), "apiVersion": "streamjoin.dev/v1alpha1"})
-        await world.settle()
-        assert world.condition("Ready") == ("True", "JoinRunning")
-        assert world.condition("Degraded") == ("False", "FormerName")
-        said = "spec.joins[0].on: is the former name of condition, and v1beta1 does not read it; rename it to condition"
-        assert [found["message"] for found in world.status["conditions"] if found["type"] == "Degraded"] == [said]
-        (event,) = [event for event in world.cluster.events if event["reason"] == "FormerName"]
-        assert (event["type"], event["message"]) == ("Normal", said)
-        before = {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"}
-        world.change(lambda spec: spec.update(joins=streamjoin()["spec"]["joins"]))
-        await world.settle()
-        assert world.condition("Degraded") == ("False", "Healthy")
-        assert {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"} == before
-        assert not [reason for reason in world.reasons if reason.startswith("Change")]
 
     run(story)
 

@@ -263,18 +263,6 @@ def test_joins_that_come_one_after_the_other_have_as_many_floors_and_not_more_th
     assert kept.lying.joins == {"j3": 0, "j7": 1}
 
 
-def test_a_checkpoint_of_a_version_that_kept_no_floors_takes_another_join(tmp_path: Path) -> None:
-    run(job_of(tmp_path, a={}), tmp_path, epochs=4)
-    edited(tmp_path, floors=None)
-    with pytest.raises(CheckpointMismatch, match=r"spec\.joins: b, c differs from one join"):
-        run(job_of(tmp_path, b={"on": "l.k = r.k"}, c={"on": "l.k = r.k"}), tmp_path)
-    run(job_of(tmp_path, b={"on": "l.k = r.k"}, a={}), tmp_path)
-    alone = tmp_path / "alone"
-    run(job_of(alone, a={}), alone)
-    assert output_of(tmp_path / "a") == output_of(alone / "a")
-    assert Counter() < output_of(tmp_path / "b") < output_of(tmp_path / "a")
-
-
 def test_what_others_hold_stays_in_its_blocks_when_a_join_comes(tmp_path: Path) -> None:
     before = run(job_of(tmp_path, a={"window": {"unbounded": True}}), tmp_path, epochs=5).checkpoint
     after = run(job_of(tmp_path, a={"window": {"unbounded": True}}, b={"window": {"unbounded": True}}), tmp_path, epochs=6).checkpoint

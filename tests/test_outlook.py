@@ -59,9 +59,6 @@ class TestOutlook:
         assert outlook.growth((SPAN, SPAN), SPAN / 20) == pytest.approx(1.5)
         assert outlook.settled((SPAN, SPAN)) == pytest.approx(2)
         assert Outlook.from_json(json.loads(json.dumps(outlook.to_json()))) == outlook
-        older = outlook.to_json()
-        del older["pace"]
-        assert Outlook.from_json(older).pace == 1
 
     def test_rates_that_double_double_the_window_within_its_span(self) -> None:
         outlook = Outlook()
@@ -360,12 +357,6 @@ class TestPolicy:
         story.run(1800, rate_for(4, 0.5))
         again = DecisionCore.from_json(SETTINGS, story.core.to_json())
         assert again.decide(story.now, story.forecast()) == story.decide()
-
-    def test_state_that_was_written_without_an_outlook_is_read(self) -> None:
-        core = DecisionCore(SETTINGS, at=0.0, generation=1, workers=2)
-        data = core.to_json()
-        del data["outlook"]
-        assert DecisionCore.from_json(SETTINGS, data).workers == 2
 
 
 class TestStarts:

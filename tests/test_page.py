@@ -173,7 +173,7 @@ def manifest(tmp_path: Path) -> Path:
         "checkpoint": {"location": str(tmp_path / "state")},
     }
     path = tmp_path / "m.yaml"
-    kind = {"apiVersion": "streamjoin.dev/v1alpha1", "kind": "StreamJoin", "metadata": {"name": "shop"}, "spec": spec}
+    kind = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "shop"}, "spec": spec}
     path.write_text(yaml.safe_dump(kind))
     return path
 

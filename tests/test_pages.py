@@ -46,7 +46,7 @@ OTHER_PROGRAMS = {
 SEPARATORS = {";", "|", "||", "&&"}
 
 GOOD = """
-apiVersion: streamjoin.dev/v1alpha1
+apiVersion: streamjoin.dev/v1beta1
 kind: StreamJoin
 metadata: {name: good}
 spec:

@@ -113,12 +113,6 @@ def test_a_change_too_many_waits_until_the_first_is_an_hour_old_and_says_when() 
     assert story.minute(0.95).kind is Kind.ALLOCATE
 
 
-def test_a_core_that_was_stored_before_there_were_limits_is_read() -> None:
-    data = DecisionCore(SETTINGS, at=0.0, generation=1, workers=4).to_json()
-    del data["changes"]
-    assert DecisionCore.from_json(SETTINGS, data).workers == 4
-
-
 def test_in_a_simulated_week_no_change_begins_when_it_is_quiet_and_no_hour_has_too_many() -> None:
     """Load that swings each hour; a quiet window in each night, by the wall in Berlin."""
     chosen = window("22:00", "06:00")

@@ -180,8 +180,7 @@ def test_in_all_of_the_cluster_there_is_no_more_than_is_needed_to_watch_it(serve
     cluster = Released(server, driver, lambda namespace: watch)
     server.admin.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": {"joins": "yes"}}})
     selector = "joins=yes" if watch else ""
-    install_definition(server)  # which stores them in the newest version, so that there is something to migrate
-    with cluster.operator(watch_namespaces=(), watch_namespace_selector=selector, storage_version="v1alpha1"):
+    with cluster.operator(watch_namespaces=(), watch_namespace_selector=selector):
         cluster.run()
         in_a_namespace = Released(server, driver, lambda namespace: {"namespaces": [namespace]}).rights(of_lease=False)
         more = cluster.rights(of_lease=False) - in_a_namespace

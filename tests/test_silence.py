@@ -16,7 +16,7 @@ from streamjoin.epoch.watermark import heard_after, held_back, without_silent
 from streamjoin.io.base import Blocked, SourcePlan
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.log import Checkpoint, Newest
+from streamjoin.state.checkpoint import Checkpoint, Newest
 from streamjoin.state.storage import ObjectStorage
 
 BEGAN = START / SECOND

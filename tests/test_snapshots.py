@@ -26,7 +26,6 @@ from streamjoin.results.reader import SnapshotFile, files, list_snapshots
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.snapshots.punctuation import MOST_PENDING, WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Closed, Part, check
-from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
 WITHIN = 4
@@ -437,16 +436,6 @@ def test_without_the_field_what_was_open_is_stored_and_identifiers_go_on_when_it
     assert max(rows.values()) == 1
 
 
-def test_a_checkpoint_from_before_snapshots_goes_on(tmp_path: Path) -> None:
-    storage = ObjectStorage(str(tmp_path / "state"))
-    run(make_job(tmp_path, **OPTIONS), make_inputs(epochs=2), tmp_path, Clock())
-    latest = read_latest(storage)
-    assert latest is not None
-    value = latest.checkpoint.to_json()
-    del value["snapshots"]
-    assert type(latest.checkpoint).from_json(value) == latest.checkpoint
-
-
 def test_in_a_thread_of_its_own_storing_holds_no_epoch_up_and_an_end_waits_for_it(tmp_path: Path) -> None:
     inputs = make_inputs(epochs=8)
     driver = driver_for(job_with(tmp_path, {"size": 1}), inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
@@ -593,7 +582,8 @@ def test_through_plans_deaths_and_failed_epochs_each_result_of_several_joins_is_
 
 def test_results_of_three_streams_are_kept_too(tmp_path: Path) -> None:
     source = {"generator": {"rows": 300, "realTime": False, "columns": {"id": {"sequence": {}}, "k": {"uniform": {"min": 0, "max": 50}}}}}
-    streams = [{"name": name, "source": source, "schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"} for name in "abc"]
+    timed = {"schema": "id BIGINT, k INT, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
+    streams = [{"name": name, "source": source} | timed for name in "abc"]
     output = {
         "select": ["a.id AS a", "c.id AS b"],
         "sink": {"files": {"path": str(tmp_path / "out")}},

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 
-from streamjoin.manifest.versions import FORMER, GROUP, KIND, NEWEST
+from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin_operator.access import Access, AccessError
 from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
-Objects = list[Object]
 TIMEOUT_SECONDS = 30.0
 UNTYPED = ("failed to create typed patch object", "failed to convert new object")
 """So begins the answer, with status 500, where a field is unknown or a value is of another type."""
 WEBHOOK = "failed calling webhook"
 """So says the answer, with status 500, where an admission webhook cannot be asked."""
-APPLY, MERGE, JSON_PATCH = "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json"
-PAGE = 100
-"""Objects of one request for a part of a list."""
+APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 
 class ApiError(Exception):
@@ -70,9 +67,7 @@ class Kind:
         return collection if name is None else f"{collection}/{quote(name)}"
 
 
-STREAM_JOIN = Kind(NEWEST, "streamjoins", KIND)
-"""Asked for in the newest version that the cluster serves, which is :data:`FORMER_STREAM_JOIN` where its definition is older."""
-FORMER_STREAM_JOIN = replace(STREAM_JOIN, version=FORMER)
+STREAM_JOIN = Kind(API_VERSION, "streamjoins", KIND)
 DEPLOYMENT = Kind("apps/v1", "deployments", "Deployment")
 SERVICE = Kind("v1", "services", "Service")
 CONFIG_MAP = Kind("v1", "configmaps", "ConfigMap")
@@ -81,7 +76,6 @@ SERVICE_ACCOUNT = Kind("v1", "serviceaccounts", "ServiceAccount")
 CLAIM = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 POD = Kind("v1", "pods", "Pod")
 NAMESPACE = Kind("v1", "namespaces", "Namespace")
-DEFINITION = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition")
 EVENT = Kind("v1", "events", "Event")
 ROLE = Kind("rbac.authorization.k8s.io/v1", "roles", "Role")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
@@ -113,8 +107,6 @@ class Api:
         self._access = access
         self._told = told
         self._may_write = may_write
-        self._served: Kind | None = None
-        """Which StreamJoins the cluster serves; None: not asked yet, or what was answered is not so any more."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.ssl_context(), limit=32),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, connect=10),
@@ -126,7 +118,7 @@ class Api:
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """None where there is none."""
         try:
-            return await self._request("get", "GET", (await self.served(kind)).path(namespace, name))
+            return await self._request("get", "GET", kind.path(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -142,7 +134,7 @@ class Api:
         try:
             query = {"labelSelector": selector} if selector else {}
             query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
-            answer = await self._request("list", "GET", (await self.served(kind)).path(namespace), query=query)
+            answer = await self._request("list", "GET", kind.path(namespace), query=query)
         except ApiError as error:
             if error.status == 404:
                 return []
@@ -169,24 +161,8 @@ class Api:
 
     async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "", *, manager: str = MANAGER) -> Object:
         """A merge patch, of the object or of its ``part`` (``/status``). ``manager``: as whose it is noted."""
-        path = (await self.served(kind)).path(namespace, name)
+        path = kind.path(namespace, name)
         return await self._request("patch", "PATCH", path + part, body, MERGE, {"fieldManager": manager})
-
-    async def patch_list(self, kind: Kind, name: str, patch: Objects) -> Object:
-        """A JSON patch of something that is in no namespace."""
-        return await self._request("patch", "PATCH", kind.path("", name), patch, JSON_PATCH, {"fieldManager": MANAGER})
-
-    async def pages(self, kind: Kind, version: str) -> AsyncIterator[Object]:
-        """All of a kind in the whole cluster, in one version of it. In memory: a page."""
-        query = {"limit": str(PAGE)}
-        while True:
-            answer = await self._request("list", "GET", replace(kind, version=version).path(""), query=query)
-            for body in answer["items"]:
-                yield body
-            following = answer["metadata"].get("continue")
-            if not following:
-                return
-            query["continue"] = following
 
     async def try_to_apply(self, desired: Object) -> None:
         """All that applying it would be refused for is raised, and nothing is changed."""
@@ -216,25 +192,6 @@ class Api:
             if error.status not in (404, 409):
                 raise
 
-    async def served(self, kind: Kind) -> Kind:
-        """The kind in the version that the cluster serves."""
-        if kind is not STREAM_JOIN:
-            return kind
-        if self._served is None:
-            try:
-                found = await self._request("get", "GET", f"/apis/{GROUP}")
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                return kind
-            versions = {each["groupVersion"] for each in found["versions"]}
-            self._served = FORMER_STREAM_JOIN if NEWEST not in versions and FORMER in versions else kind
-        return self._served
-
-    def forget_served(self) -> None:
-        """The definition may have changed: ask again which version is served."""
-        self._served = None
-
     async def serves(self, kind: Kind) -> bool:
         """Whether the cluster knows this kind."""
         try:
@@ -247,7 +204,6 @@ class Api:
 
     async def schema(self, kind: Kind) -> Object | None:
         """As the API server serves it, with all that is under it in place; None where it serves none."""
-        kind = await self.served(kind)
         try:
             found = await self._request("get", "GET", f"/openapi/v3/apis/{kind.version}")
         except ApiError as error:
@@ -264,7 +220,7 @@ class Api:
         verb: str,
         method: str,
         path: str,
-        body: Object | Objects | None = None,
+        body: Object | None = None,
         content: str = "application/json",
         query: Any = None,
     ) -> Object:
@@ -289,8 +245,6 @@ class Api:
         value = _parsed(text)
         if answer.status < 400:
             return value
-        if answer.status == 404 and not value:  # the path itself is unknown, and not only an object
-            self.forget_served()
         if answer.status == 401:
             try:
                 await asyncio.to_thread(self._access.forget)

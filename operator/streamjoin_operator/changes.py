@@ -16,8 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from streamjoin.language.topics import matches
-from streamjoin.manifest.model import Join, Manifest
-from streamjoin.manifest.versions import FORMER
+from streamjoin.manifest.model import API_VERSION, Join, Manifest
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin_operator.drift import digest
 
@@ -90,17 +89,12 @@ RULES = (
 def engine_manifest(manifest: Manifest) -> Object:
     """What the driver is given, as JSON: defaults left out, a claim replaced by the place where it is mounted."""
     value: Object = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
-    # Of the version before, and with the condition under its former name, however it was given: engines of releases before read that too,
-    # and neither a renamed condition nor an operator of this release is a change.
-    value["apiVersion"] = FORMER
+    value["apiVersion"] = API_VERSION
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
     of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics", "queries")
     for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
-    for join, given in zip(spec["joins"], manifest.spec.joins, strict=True):
-        join.pop("condition")
-        join["on"] = given.condition
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
         spec["checkpoint"].pop(name, None)
     if manifest.spec.checkpoint.location is None:

@@ -11,7 +11,7 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object, our_entries
-from streamjoin_operator.driver_files import files_of, is_files_map, kept_files
+from streamjoin_operator.driver_files import files_of, is_files_map
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
@@ -164,8 +164,6 @@ class ChildSteps:
         resource, manifest, before = reconciliation.resource, reconciliation.manifest, reconciliation.memo.record
         change = children.change_of(resource, manifest, before)
         files = reconciliation.files(self._ports.settings)
-        if reconciliation.deployment is not None and files_of(reconciliation.deployment["spec"]["template"]) == resource.base:
-            files = kept_files(before, files)
         verdict = await self._applier.apply(reconciliation, children.record(resource, manifest, change, files))
         noted = None if before is None else (before["metadata"].get("annotations") or {}).get(names.CHANGE)
         if change is not None and json.dumps(change, sort_keys=True) != noted:
@@ -255,7 +253,8 @@ class ChildSteps:
         if self._ports.settings.network_policy:
             wanted |= {("NetworkPolicy", base), ("NetworkPolicy", executors)}
         for (kind, name), observed in reconciliation.observed.items():
-            if kind not in KEPT and (kind, name) not in wanted and reconciliation.resource.owns(observed):
+            is_wanted = kind in KEPT or (kind, name) in wanted or is_files_map(reconciliation.resource, observed)
+            if not is_wanted and reconciliation.resource.owns(observed):
                 await self._ports.api.delete(api.KINDS[kind], reconciliation.resource.namespace, name, observed["metadata"]["uid"])
                 reconciliation.events.append(("Normal", Reason.Pruned, f"{kind} {name}"))
         return PROCEED
@@ -264,7 +263,7 @@ class ChildSteps:
         """Of the files of drivers, those that no pod template and no pod reads any more."""
         resource, deployment = reconciliation.resource, reconciliation.deployment
         read: set[str | None] = set() if deployment is None else {files_of(deployment["spec"]["template"])}
-        maps = [found for (kind, _), found in reconciliation.observed.items() if kind == "ConfigMap" and is_files_map(resource, found)]
+        maps = [found for found in reconciliation.observed.values() if is_files_map(resource, found)]
         if all(found["metadata"]["name"] in read for found in maps):
             return
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.DRIVER))

@@ -120,10 +120,7 @@ def tls_problem(resource: Resource, manifest: Manifest, observed: Object | None)
 
 
 def record(resource: Resource, manifest: Manifest, change: Object | None, files: Files) -> Object:
-    """What runs: the manifest in the form in which changes are looked for, and the driver's files.
-
-    Drivers read their files from ConfigMaps of their own (``driver_files``), but for those that a release started that knew this one alone.
-    """
+    """What runs: the manifest in the form in which changes are looked for, and a copy of the driver's files (``driver_files``)."""
     return child(
         resource,
         "v1",

@@ -216,8 +216,6 @@ def degraded_condition(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.FirstPlanTooFull, facts.first.sentence)
     if facts.definition_lacks is not None:
         return Condition("Degraded", False, Reason.DefinitionOlder, facts.definition_lacks)
-    if facts.former_names is not None:
-        return Condition("Degraded", False, Reason.FormerName, facts.former_names)
     return Condition("Degraded", False, Reason.Healthy)
 
 

@@ -1,5 +1,4 @@
-"""The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it. What its former version differs in is in
-``crd_former``.
+"""The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it.
 
 Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is in ``crd_rules``.
 
@@ -16,10 +15,8 @@ import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sources
-from streamjoin.manifest.model import API_VERSION
+from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.part import Part, SchemaGenerator
-from streamjoin.manifest.versions import KIND
-from streamjoin_operator.crd_former import former
 from streamjoin_operator.crd_rules import NAME, RULES
 from streamjoin_operator.status_model import Status
 
@@ -27,20 +24,6 @@ Json = dict[str, Any]
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "streamjoins"
-
-PATH = "/convert"
-CONVERSION: Json = {
-    "strategy": "Webhook",
-    "webhook": {
-        "conversionReviewVersions": ["v1"],
-        "clientConfig": {
-            "service": {"namespace": "streamjoin", "name": "streamjoin-streamjoin-operator-convert", "path": PATH, "port": 443}
-        },
-    },
-}
-"""Who converts one version to the other: the Service of a release ``streamjoin`` in the namespace ``streamjoin``. The chart writes its own
-in, and whom to trust. Without anybody to ask, only what is in the stored version can be read and written; to convert by another
-``apiVersion`` alone (``strategy: None``) would lose conditions by their former name in silence."""
 
 COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
@@ -115,8 +98,7 @@ def definition() -> Json:
             "group": GROUP,
             "scope": "Namespaced",
             "names": names,
-            "conversion": CONVERSION,
-            "versions": [version, former(version)],
+            "versions": [version],
         },
     }
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, seconds
+from streamjoin.manifest.model import KIND
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
-from streamjoin.manifest.versions import KIND
 
 
 def quoted(text: str) -> str:

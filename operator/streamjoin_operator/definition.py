@@ -47,7 +47,6 @@ class Definition:
         if self._clock() - self._asked_at <= SECONDS:
             return
         self._asked_at = self._clock()
-        self._api.forget_served()
         try:
             served = await self._api.schema(STREAM_JOIN)
         except ApiError as error:

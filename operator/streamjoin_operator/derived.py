@@ -8,7 +8,6 @@ from streamjoin.compilation import compile_job
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest, check
-from streamjoin.manifest.deprecations import VERSION, kept
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
@@ -27,8 +26,6 @@ class Derived:
     """The first deployment's."""
     first: FirstPlan | None = None
     """What is promised of it."""
-    former_names: str | None = None
-    """What of the manifest is deprecated, and what to write instead."""
 
 
 def derive(body: Object) -> Derived:
@@ -50,7 +47,4 @@ def derive(body: Object) -> Derived:
     lying = job.cheapest()
     deployment = lying.foreseen()
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    # Which version the API server shows it in is not its author's doing.
-    given = [each for each in document.deprecated if each.field != VERSION.field]
-    former = "; ".join(map(str, [*given, *kept(body)])) or None
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, lying.first_plan(deployment), former)
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, lying.first_plan(deployment))

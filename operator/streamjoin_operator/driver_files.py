@@ -52,20 +52,14 @@ def content(files: Mapping[str, str]) -> str:
 def files_map(resource: Resource, name: str, wanted: Files, observed: Object | None) -> Object:
     """The ConfigMap ``name`` as it is to be: as it is but for the limits; ``wanted`` where it is not there, or somebody has spoilt it."""
     is_intact = _hash(observed) == name.removeprefix(f"{resource.base}-")
-    return child(resource, "v1", "ConfigMap", name, controlled=False, data=_followed(observed, wanted) if is_intact else wanted)
-
-
-def kept_files(observed: Object | None, wanted: Files) -> Files:
-    """The same of the one ConfigMap of releases before, whose files are known by their revision."""
-    revision = ((observed or {}).get("data") or {}).get(REVISION_KEY)
-    is_intact = revision == wanted[REVISION_KEY] and _hash(observed) is not None
-    return _followed(observed, wanted) if is_intact else wanted
+    return child(resource, "v1", "ConfigMap", name, data=_followed(observed, wanted) if is_intact else wanted)
 
 
 def is_files_map(resource: Resource, observed: Object) -> bool:
-    """Whether a ConfigMap is one of these, and so may be deleted. They are not controlled by the StreamJoin: operators of releases that do
-    not know them delete what it controls and they do not want."""
-    return resource.holds(observed) and REVISION_KEY in (observed.get("data") or {})
+    """Whether a child is one of these ConfigMaps, and not the record (``children.record``), which has a copy of their files."""
+    metadata = observed["metadata"]
+    is_files = observed["kind"] == "ConfigMap" and metadata["name"] != resource.base and REVISION_KEY in (observed.get("data") or {})
+    return is_files and resource.owns(observed)
 
 
 def files_of(template: Object) -> str | None:

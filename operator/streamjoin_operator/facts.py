@@ -28,8 +28,6 @@ class Facts:
     """What is tried before the driver is replaced."""
     definition_lacks: str | None = None
     """What the cluster's definition of StreamJoins lacks."""
-    former_names: str | None = None
-    """Fields that the manifest gives by a former name."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False

@@ -13,15 +13,13 @@ import contextlib
 import dataclasses
 import logging
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import kopf
 
-from streamjoin.manifest.versions import GROUP, SHORT
-from streamjoin_operator import access, conversion, logs, names
+from streamjoin_operator import access, logs, names
 from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
@@ -34,7 +32,6 @@ from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import SettingError, Settings, read
-from streamjoin_operator.storage_version import NotMigratedError, StorageVersion
 from streamjoin_operator.suspending import PageToken, Suspending
 
 WATCH_SECONDS = 600
@@ -81,8 +78,7 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         kopf_settings(settings, operator_settings)
 
-    # In the version that the cluster prefers: the newest that its definition has.
-    @kopf.on.event(GROUP, STREAM_JOIN.plural, registry=registry)
+    @kopf.on.event(STREAM_JOIN.version, STREAM_JOIN.plural, registry=registry)
     async def saw_streamjoin(event: Any, **_: Any) -> None:
         body = plain(event["object"])
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
@@ -148,12 +144,8 @@ class Operator:
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         try:
-            async with contextlib.AsyncExitStack() as servers:
-                server = servers.enter_context(HealthServer(health, self.metrics.registry, self.settings.port))
-                servers.enter_context(self._page(reconciler.seen, health, api))
+            with HealthServer(health, self.metrics.registry, self.settings.port) as server, self._page(reconciler.seen, health, api):
                 self.port = server.port
-                if directory := self.settings.conversion_tls_directory:
-                    await servers.enter_async_context(conversion.serving(directory, self.settings.conversion_port))
                 if lease is None:
                     await self._work(stop, api)
                 elif await lease.acquire(stop, health.waits):
@@ -206,9 +198,6 @@ class Operator:
                 group.create_task(_ready(ready, health)),
                 group.create_task(self._audit(api, seen, queue, health)),
             ]
-            if self.settings.storage_version:
-                migration = StorageVersion(api, self.settings.storage_version, on_step=self.on_step)
-                tasks.append(group.create_task(migration.keep()))
             group.create_task(_cancel_at(stop, tasks))
             await kopf.operator(
                 registry=handlers(seen, queue, self.settings, self.way),
@@ -265,9 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="streamjoin-operator", description="Runs the StreamJoins of a cluster.")
     for setting in dataclasses.fields(Settings):
         parser.add_argument(f"--{setting.name.replace('_', '-')}", help=setting.metadata["help"].replace("%", "%%"), metavar="VALUE")
-    parser.add_argument("--migrate", choices=SHORT, help="Have all StreamJoins stored in this version, and end.")
     flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
-    wanted = flags.pop("migrate", None)
     try:
         settings = read(flags=flags)
         way = access.find()
@@ -275,35 +262,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"streamjoin-operator: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
-    if wanted is not None:
-        return asyncio.run(_migrate(way, wanted))
     try:
         asyncio.run(_serve(settings, way))
     except LeaseLostError as error:
         log.error("%s", error)
         return 1
-    except ssl.SSLError as error:
-        log.error("%s: tls.crt and tls.key cannot be used: %s", settings.conversion_tls_directory, error)
-        return 1
     except OSError as error:
-        ports = f"{settings.port}, {settings.conversion_port} or {settings.page_port or 'none'} (of the page)"
-        where = f"{error.filename} cannot be read" if error.filename else f"port {ports} cannot be listened on"
-        log.error("%s: %s", where, error.strerror)
+        log.error("port %s (or %s, of the page) cannot be listened on: %s", settings.port, settings.page_port or "none", error.strerror)
         return 1
-    return 0
-
-
-async def _migrate(way: access.Access, wanted: str) -> int:
-    """For clusters whose operators have no right to do it: an exit code."""
-    api = Api(way)
-    try:
-        rewritten = await StorageVersion(api, wanted).migrate()
-    except (NotMigratedError, ApiError) as error:
-        print(f"streamjoin-operator: {error}", file=sys.stderr)
-        return 1
-    finally:
-        await api.close()
-    print(f"all StreamJoins are stored as {wanted}" + ("" if rewritten is None else f": {rewritten} were written"))
     return 0
 
 

@@ -93,7 +93,6 @@ class Reason(Enum):
     SheddingRecommended = "Some worker is so full that tuples would be dropped; spec.shedding.mode only recommends it, and none are."
     NothingShed = "No tuples are dropped."
     DefinitionOlder = "Nothing is degraded; the cluster's CustomResourceDefinition lacks fields of this operator, which the message names."
-    FormerName = "Nothing is degraded; the manifest gives a field by a former name, which v1beta1 will not read; the message says which."
     Healthy = "Nothing is degraded."
     # the end
     PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."

@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from streamjoin.elastic.admission import Verdict as Admission
-from streamjoin.manifest.versions import FIELDS
 from streamjoin_operator import names, status
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.applying import Applier
@@ -147,9 +146,8 @@ class Reconciler:
         return self._ports.settings.poll_seconds
 
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
-        # Not by its generation: a watch that began under an older definition shows the same one without the fields that that lacks. A
-        # field that gets its newer name is the same spec in the newest version, and only the annotation goes that had kept the former.
-        source = (resource.uid, body["apiVersion"], (body["metadata"].get("annotations") or {}).get(FIELDS), body["spec"])
+        # Not by its generation: a watch that began under an older definition shows the same one without the fields that that lacks.
+        source = (resource.uid, body["spec"])
         if memo.derived_from != source:
             try:
                 memo.derived = derive(body)

@@ -19,8 +19,7 @@ from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
 
 TOLD = (
-    *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended)),
-    *(("Progressing", Reason.Rescaling), ("Degraded", Reason.FormerName)),
+    *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),
 )
 """Conditions and reasons that are worth an event though nothing is wrong."""
 
@@ -83,7 +82,6 @@ class Reporter:
             refused=reconciliation.refused,
             trying=reconciliation.trying,
             definition_lacks=self._definition.lacks,
-            former_names=derived.former_names,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,
@@ -142,7 +140,7 @@ class Reporter:
             "kind": "Event",
             "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
             "involvedObject": {
-                "apiVersion": resource.version,
+                "apiVersion": api.STREAM_JOIN.version,
                 "kind": api.STREAM_JOIN.kind,
                 "name": resource.name,
                 "namespace": resource.namespace,

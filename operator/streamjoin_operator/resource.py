@@ -1,7 +1,7 @@
 """A StreamJoin as its children see it, and the frame that all of them share.
 
 Always holds: pure; names are deterministic; every child has our labels and is owned by the StreamJoin, except a claim whose state is to
-outlive it; and is controlled by it, except a driver's files.
+outlive it; and is controlled by it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamjoin.manifest.versions import KIND, NEWEST
+from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin_operator import names
 from streamjoin_operator.drift import Object, our_entries, stamped
 
@@ -28,8 +28,6 @@ class Resource:
     """Its annotation ``streamjoin.dev/pause-scaling``."""
     begins_anyhow: bool = False
     """Whether its annotation ``streamjoin.dev/admission`` is Warn."""
-    version: str = NEWEST
-    """The version that the API server has shown it in, which that serves for certain."""
     mounted: str = ""
     """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
 
@@ -45,7 +43,6 @@ class Resource:
             annotations.get(names.RESTART, ""),
             annotations.get(names.PAUSE, ""),
             annotations.get(names.ADMISSION, "") == "Warn",
-            body.get("apiVersion") or NEWEST,
         )
 
     @property
@@ -66,13 +63,13 @@ class Resource:
         """The labels by which pods of one component are found."""
         return {names.NAME: self.name, names.COMPONENT: component}
 
-    def owner(self, *, controlled: bool = True) -> Object:
+    def owner(self) -> Object:
         return {
-            "apiVersion": self.version,
+            "apiVersion": API_VERSION,
             "kind": KIND,
             "name": self.name,
             "uid": self.uid,
-            "controller": controlled,
+            "controller": True,
             "blockOwnerDeletion": True,
         }
 
@@ -104,21 +101,15 @@ class Resource:
         """Whether an object is a child of this very StreamJoin, applied by us, and so may be deleted."""
         return self.controls(existing) and bool(our_entries(existing))
 
-    def holds(self, existing: Object) -> bool:
-        """Whether an object goes with this very StreamJoin and is not controlled by it or by anybody, and was applied by us."""
-        owners = existing["metadata"].get("ownerReferences") or []
-        is_ours = any(owner.get("uid") == self.uid for owner in owners) and bool(our_entries(existing))
-        return is_ours and _controller(existing) is None
-
 
 def _controller(existing: Object) -> Object | None:
     return next((owner for owner in existing["metadata"].get("ownerReferences") or [] if owner.get("controller")), None)
 
 
-def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, controlled: bool = True, **body: Any) -> Object:
+def child(resource: Resource, version: str, kind: str, name: str, *, owned: bool = True, **body: Any) -> Object:
     """A child's frame."""
     metadata: Object = {"name": name, "namespace": resource.namespace, "labels": names.labels(resource.name)}
     if owned:
-        metadata["ownerReferences"] = [resource.owner(controlled=controlled)]
+        metadata["ownerReferences"] = [resource.owner()]
     metadata |= body.pop("metadata", {})
     return stamped({"apiVersion": version, "kind": kind, "metadata": metadata, **body})

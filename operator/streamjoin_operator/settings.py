@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
-from streamjoin.manifest.versions import SHORT
 
 PREFIX = "STREAMJOIN_"
 LABEL = re.compile(f"({LABEL_NAME})=({LABEL_VALUE})")
@@ -88,13 +87,6 @@ class Settings:
         "", "The Lease (coordination.k8s.io) that makes one of several operators active. None: this one is always active."
     )
     lease_namespace: str = _setting("default", "The namespace of that Lease.")
-    conversion_tls_directory: str = _setting(
-        "", "The directory with tls.crt and tls.key of the server that converts StreamJoins between versions. None: no such server."
-    )
-    conversion_port: int = _setting(8443, "The port of that server, which the API server calls.")
-    storage_version: str = _setting(
-        "", "v1beta1 or v1alpha1: store all StreamJoins of the cluster in this version, and rewrite them. None: leave them as they are."
-    )
     log_level: str = _setting("info", "debug, info, warning or error.")
 
     @property
@@ -147,9 +139,7 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
         raise SettingError(f"{name}: {text!r} must be the name of a label")
     if setting.name == "watch_namespace_selector" and not re.fullmatch(rf"\s*{_REQUIREMENT}(\s*,\s*{_REQUIREMENT})*\s*", text):
         raise SettingError(f"{name}: {text!r} must be a label selector, as team=a,tier in (gold, silver)")
-    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error"), "storage_version": SHORT}.get(
-        setting.name
-    )
+    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text

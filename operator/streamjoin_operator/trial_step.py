@@ -37,7 +37,7 @@ class TrialStep:
             return PROCEED
         resource = reconciliation.resource
         name = files_of(reconciliation.driver(self._ports.settings)["spec"]["template"])
-        if name is None or name == resource.base:
+        if name is None:
             return PROCEED
         wanted = reconciliation.files(self._ports.settings)
         found = reconciliation.observed.get(("ConfigMap", name))

@@ -131,11 +131,6 @@ class Join:
         return list(self._document.remarks)
 
     @property
-    def deprecated(self) -> list[Problem]:
-        """Of the remarks, what a later release will not read, each with what to write instead."""
-        return list(self._document.deprecated)
-
-    @property
     def manifest(self) -> Manifest:
         """Raises ManifestError with all problems."""
         if self._document.manifest is None:

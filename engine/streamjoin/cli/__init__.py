@@ -226,21 +226,6 @@ def validate(files: tuple[str, ...], offline: bool) -> None:
 
 
 @main.command()
-@click.argument("files", type=click.Path(dir_okay=False, allow_dash=True), nargs=-1, required=True, metavar="FILE...")
-@click.option("--to", "version", type=click.Choice(["v1beta1", "v1alpha1"]), default="v1beta1", show_default=True, help="The new version.")
-@click.option("--write", is_flag=True, help="Write into the files, instead of printing.")
-def convert(files: tuple[str, ...], version: str, write: bool) -> None:
-    """Rewrite manifests in another version. Only the words that differ change; comments and layout stay."""
-    if not write and len(files) > 1:
-        raise click.UsageError("several files are rewritten in place alone; add --write, or give one")
-    if write and "-" in files:
-        raise click.UsageError("- is standard input, which cannot be rewritten; leave --write out")
-    from streamjoin.cli.convert import convert_files
-
-    raise SystemExit(convert_files(files, version, write=write))
-
-
-@main.command()
 @click.argument("manifest", type=FILE)
 @click.option("--stats", type=FILE, metavar="FILE.json", help="Statistics of the streams. Without it, the estimates of the manifest.")
 @click.option("--tasks", type=click.IntRange(1), help="Plan for this number of workers.")

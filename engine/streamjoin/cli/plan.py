@@ -33,7 +33,7 @@ class Options:
 def plan_manifest(path: Path, options: Options) -> Exit:
     """Print the plan and draw it. Without ``tasks`` and ``capacity``: for what the statistics say, else as the first deployment does."""
     try:
-        _show(_made(join_at(path, warns=True), options), options)
+        _show(_made(join_at(path), options), options)
     except Failure as failure:
         click.echo(failure.sentence, err=True)
         return failure.code

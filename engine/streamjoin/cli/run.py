@@ -95,8 +95,7 @@ def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
     os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     try:
-        # A driver is given its manifest by the operator, as engines of earlier releases read it too.
-        job = read_job(options.manifest, warns=options.pods is None, runs=True)
+        job = read_job(options.manifest, runs=True)
         if job is None:
             return Exit.DONE
         if options.pods is None:
@@ -112,13 +111,12 @@ def run_manifest(options: Options) -> int:
         return failure.code
 
 
-def read_job(path: Path, *, warns: bool = False, runs: bool = False) -> Job | None:
+def read_job(path: Path, *, runs: bool = False) -> Job | None:
     """The manifest's job, or None when it is suspended. Raises Failure with all that is wrong with it.
 
-    ``warns``: whether to say on standard error what of the manifest is deprecated. ``runs``: whether the job is to be run in this process,
-    so that packages that its tables need must be there.
+    ``runs``: whether the job is to be run in this process, so that packages that its tables need must be there.
     """
-    join = join_at(path, warns=warns)
+    join = join_at(path)
     if join.manifest.spec.suspend:
         click.echo(f"{path}: spec.suspend is true: nothing is run, and the state is kept; set it to false to go on", err=True)
         return None

@@ -34,16 +34,11 @@ def refusing(path: Path) -> Iterator[None]:
         raise Failure(Exit.USAGE, "\n".join(located(str(path), problem) for problem in problems)) from error
 
 
-def join_at(path: Path, *, warns: bool = False) -> Join:
-    """The join of a manifest file, which is valid. Raises Failure with all that is wrong with it.
-
-    ``warns``: whether to say on standard error what of it is deprecated.
-    """
+def join_at(path: Path) -> Join:
+    """The join of a manifest file, which is valid. Raises Failure with all that is wrong with it."""
     with refusing(path):
         join = Join.parse(read_text(str(path)))
         join.require()
-    for remark in join.deprecated if warns else ():
-        click.echo(located(str(path), remark, "warning: "), err=True)
     return join
 
 

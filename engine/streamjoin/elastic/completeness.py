@@ -259,7 +259,7 @@ class JoinLosses:
             lately={int(part): tuple(values) for part, values in data["lately"].items()},
             kept=tuple(data["kept"]),
             rate=(rate[0], rate[1], rate[2]),
-            model_error=data.get("modelError", MODEL_ERROR),
+            model_error=data["modelError"],
         )
 
 

@@ -193,7 +193,7 @@ class Outlook:
         (left, right), (left_rate, right_rate) = data["held"], data["rates"]
         largest = [[float(held), float(at)] for held, at in data["largest"]]
         at = None if data["at"] is None else float(data["at"])
-        rates, pace, missed = (float(left_rate), float(right_rate)), float(data.get("pace", 1.0)), float(data.get("missed", 0.0))
+        rates, pace, missed = (float(left_rate), float(right_rate)), float(data["pace"]), float(data["missed"])
         return cls(at, float(data["since"]), (float(left), float(right)), rates, pace, missed, largest)
 
 

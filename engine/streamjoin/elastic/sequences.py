@@ -13,7 +13,7 @@ measurements that waver change nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streamjoin.elastic.meetings import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Encounter, Meeting, Widths, cost_of
@@ -54,11 +54,6 @@ Ways = tuple[Way, ...]
 """By stream."""
 
 FETCHING_ROUNDS = 2
-
-
-def meetings_of(ways: Ways) -> tuple[tuple[str, ...], ...]:
-    """As a checkpoint has them beside orders: empty where all partial results are shipped."""
-    return tuple(tuple(meeting.value for meeting in way.meetings) for way in ways) if any(way.meetings for way in ways) else ()
 
 
 def fetching_from(ways: Ways) -> int | None:
@@ -105,9 +100,8 @@ class Flowing:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Flowing:
-        """Fields that are not known here are left out, and those that are missing have their defaults."""
-        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        return cls(**known | {"exchange": Exchange(**value.get("exchange", {}))})
+        """From what :meth:`to_json` gave."""
+        return cls(**{**value, "exchange": Exchange(**value["exchange"])})
 
 
 @dataclass(frozen=True)

@@ -224,20 +224,13 @@ class State:
                     values[name] = kind(**values[name])
             if values.get("course") is not None:
                 values["course"] = Course(values["course"])
-            values["changes"] = [float(at) for at in values.get("changes", [])]
+            values["changes"] = [float(at) for at in values["changes"]]
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])
-            values["peaks"] = Peaks([[float(number) for number in row] for row in values.get("peaks", [])])
-            if "trend" in values:
-                values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
-            if "spells" in values:
-                values["spells"] = Spells.from_json(values["spells"])
-            if "jumps" in values:
-                values["jumps"] = Jumps.from_json(values["jumps"])
-            if "season" in values:
-                values["season"] = Season.from_json(values["season"])
-            if "outlook" in values:
-                values["outlook"] = Outlook.from_json(values["outlook"])
+            values["peaks"] = Peaks([[float(number) for number in row] for row in values["peaks"]])
+            values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
+            for name, part in (("spells", Spells), ("jumps", Jumps), ("season", Season), ("outlook", Outlook)):
+                values[name] = part.from_json(values[name])
             state = cls(**values)
             state.validate()
         except (TypeError, ValueError, KeyError, AssertionError) as error:

@@ -27,8 +27,9 @@ from streamjoin.io.results_source import ResultsSource
 from streamjoin.io.several import Sinks
 from streamjoin.io.telling import told
 from streamjoin.job import Job
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.extent import Segment
-from streamjoin.state.log import Checkpoint, CommitLog
+from streamjoin.state.log import CommitLog
 
 SETTLE_SECONDS = 5.0
 """A driver that has nothing to do for so long commits that all is visible: so that the next one, if this is killed, brings back nothing

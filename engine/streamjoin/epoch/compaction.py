@@ -18,7 +18,7 @@ from streamjoin.epoch.spec import Rewrite, attempt_prefix
 from streamjoin.kernel.run import buckets
 from streamjoin.language.window import Window
 from streamjoin.state.blocks import Block
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 FAN_IN = 8
 """The number of blocks of one size class that are worth a rewrite. Sizes of classes differ by this factor, so that a tuple is rewritten

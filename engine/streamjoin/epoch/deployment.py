@@ -50,7 +50,7 @@ from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import DOWNLOADS, Block, load_all
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage, StorageError
 
 SAMPLE_RECORDS = 50_000

@@ -61,7 +61,8 @@ from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
-from streamjoin.state.log import Checkpoint, CommitLog, path_of
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import CommitLog, path_of
 from streamjoin.state.storage import Storage, retries
 
 

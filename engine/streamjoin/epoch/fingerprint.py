@@ -9,21 +9,17 @@ from dataclasses import dataclass
 
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import BY_PATTERN, ONE_TOPIC, Job
-from streamjoin.language.join_type import JoinType
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.topics import matches
 from streamjoin.manifest import resolve
 from streamjoin.manifest.sources import KafkaSource
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 CONDITION = "].condition"
 SELECT = "].select"
 MODEL, OTHERS = "spec.scheme.model", "another model"
 ALONE = "0"
 """What a join is known by that is the only one, as it may get another name."""
-FORMERLY = {"spec.joins[0].on": "spec.joins[0].condition"}
-"""Names that fields had in manifests once, as checkpoints have them to this day."""
-FORMER = {now: former for former, now in FORMERLY.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ class JoinChanges:
 def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges:
     """The differences between the manifest's joins and those that the checkpoint was made with. Raises CheckpointMismatch for what may not
     differ."""
-    before, now = _as_named_today(checkpoint.fingerprint), job.fingerprint()
+    before, now = checkpoint.fingerprint, job.fingerprint()
     if not before:
         return JoinChanges()
     before = _widened(job, before)
@@ -138,7 +134,7 @@ def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | No
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded
     same = next((name for name in joins if job.fingerprint_of(name) == was), None)
-    if same is None and len(joins) == 1 and recorded is None:  # of three and more streams, or an older version's, which kept no name
+    if same is None and len(joins) == 1 and recorded is None:  # of three and more streams
         return joins[0]
     return same or recorded
 
@@ -173,18 +169,3 @@ def _joins_in(fingerprint: Mapping[str, str]) -> list[str]:
 def _streams_in(fingerprint: Mapping[str, str]) -> list[str]:
     """The names of its streams, in their order."""
     return [text for name, text in fingerprint.items() if name.startswith("spec.streams[") and name.endswith("].name")]
-
-
-def stored(fingerprint: dict[str, str]) -> dict[str, str]:
-    """The fingerprint as a checkpoint has it: under the former names of fields, so that a release that knows only those can still go on
-    from it."""
-    return {FORMER.get(name, name): text for name, text in fingerprint.items()}
-
-
-def _as_named_today(fingerprint: dict[str, str]) -> dict[str, str]:
-    """A checkpoint's fingerprint under the names that fields have now; empty where there is none.
-
-    Versions before joins had types wrote none: they were inner joins.
-    """
-    named = {FORMERLY.get(name, name): text for name, text in fingerprint.items()}
-    return {"spec.joins[0].type": JoinType.INNER, **named} if "spec.joins[0].condition" in named else named

@@ -19,7 +19,7 @@ from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.steps import numbered
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
 """Ways are looked at again after so long."""

@@ -42,8 +42,9 @@ from streamjoin.kernel.run import Run
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.chunks import Chunk, Chunks, Tuples, consolidated, in_order, read_chunks
-from streamjoin.state.log import Checkpoint, Entry
+from streamjoin.state.log import Entry
 from streamjoin.state.store import RunStore, TaskRuns
 
 NAMES = {TupleBlock: "tuple_blk", Ack: "ack", SizeChanged: "size_chg", Mark: "mark", Wave: "wave", AtRest: "at_rest"}

@@ -23,7 +23,8 @@ from streamjoin.io.several import Sinks
 from streamjoin.results.parts import FOLDER as PARTS
 from streamjoin.state.blocks import FOLDER as BLOCKS
 from streamjoin.state.blocks import is_file
-from streamjoin.state.log import Checkpoint, CommitLog
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import CommitLog
 from streamjoin.state.storage import Storage
 
 SWEEP_EVERY = 500

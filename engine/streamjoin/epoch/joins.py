@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from streamjoin.epoch.fingerprint import JoinChanges
-from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.results import PLACES, SINK
 from streamjoin.io.deadletter import TAG
@@ -26,7 +25,7 @@ from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest import resolve
 from streamjoin.state.blocks import Block
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 
 def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
@@ -123,7 +122,7 @@ def continued(
         held_bytes=_by_place(checkpoint.held_bytes, was),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
         losses=checkpoint.losses.without_memories(),
-        fingerprint=stored_fingerprint(job.fingerprint()),
+        fingerprint=job.fingerprint(),
     )
     return lying, moved, tuple(was)
 

@@ -19,7 +19,7 @@ from streamjoin.language.window import Window, WindowKind
 from streamjoin.state.blocks import Block
 
 if TYPE_CHECKING:
-    from streamjoin.state.log import Checkpoint
+    from streamjoin.state.checkpoint import Checkpoint
 
 
 def can_lose(job: Job) -> bool:

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from streamjoin.elastic.sequences import meetings_of
-from streamjoin.epoch.fingerprint import stored as stored_fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
@@ -29,9 +27,9 @@ from streamjoin.language.window import Ends, WindowKind
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.blocks import Block
+from streamjoin.state.checkpoint import Checkpoint, Newest
 from streamjoin.state.extent import Extent, Segment
 from streamjoin.state.fed import Fed
-from streamjoin.state.log import Checkpoint, Newest
 
 REFUSED = "refused"
 """Results that sinks have refused: of all joins, and of each, behind a slash."""
@@ -101,7 +99,6 @@ def checkpoint_after(
         partitions=tuple(partitions for _, partitions in advanced),
         widths=widths_after(last, reports),
         ways=spec.ways,
-        meetings=meetings_of(spec.ways),
         expired=spec.expired_before,
         blocks=blocks,
         marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
@@ -111,7 +108,7 @@ def checkpoint_after(
         totals=_totals(job, last, epoch, reports, results),
         staged={},
         fed=fed,
-        fingerprint=stored_fingerprint(job.fingerprint()),
+        fingerprint=job.fingerprint(),
         claims=0,
         clock=max(last.clock, now),
         committed_at=now,

@@ -23,7 +23,7 @@ from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.scheme.models import HANDSHAKE
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 SMALL_BYTES = 2 << 20
 """The bytes of blocks, and of results, that an epoch's tasks may together leave to the driver, which writes them with the commit."""

@@ -23,12 +23,12 @@ from streamjoin.io.base import Staged
 from streamjoin.io.deadletter import GATHER_SECONDS, TAG
 from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, sink_identity
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.extent import Segment, read_extents
-from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 SINK, LETTERS, PLACES = "sink", "deadLetter", "places"
-"""The parts of what a commit stages: results and dead letters, and the places where both go. Earlier versions staged letters apart."""
+"""The parts of what a commit stages: results and dead letters, and the places where both go."""
 GATHER_BYTES = 4 << 20
 """Results of this many bytes do not wait for more."""
 
@@ -50,8 +50,7 @@ class Results:
         manifest."""
         going = places(job)
         _check(checkpoint, going, job)
-        letters = [value | {"join": TAG} for value in checkpoint.staged.get(LETTERS, [])]
-        found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *letters, *checkpoint.waiting)]
+        found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
         kept = [staged.extent for staged in found if staged.extent]
         data = dict(zip(kept, read_extents(storage, kept), strict=True))
         whole = [replace(staged, data=bytes(data[staged.extent])) if staged.extent else staged for staged in found]
@@ -155,5 +154,3 @@ def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Of what may not be visible yet."""
     for value in (*checkpoint.staged.get(SINK, ()), *checkpoint.waiting):
         yield (LETTERS, "") if value.get("join") == TAG else (SINK, value.get("join", ""))
-    if checkpoint.staged.get(LETTERS):
-        yield LETTERS, ""

@@ -23,9 +23,9 @@ from streamjoin.results.parts import Form, gather
 from streamjoin.results.publisher import Kept, Publisher, StoreState
 from streamjoin.snapshots.punctuation import WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Rule, Timeline
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.checks import ChangedError
 from streamjoin.state.extent import Segment
-from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 ROOM_SECONDS = 30.0

@@ -18,7 +18,7 @@ from streamjoin.io.base import SourcePlan
 from streamjoin.job import Job
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.quantity import Duration
-from streamjoin.state.log import Checkpoint, Newest
+from streamjoin.state.checkpoint import Checkpoint, Newest
 
 ROUND = tuple(map(Duration.parse, ("10ms", "100ms", "1s", "5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h", "3h", "6h", "12h", "1d")))
 DAY = 24 * 3600 * 1_000_000

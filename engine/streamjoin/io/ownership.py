@@ -1,8 +1,8 @@
 """Which checkpoint an output belongs to, so that another one does not write the same results into it a second time.
 
 A directory of files (a table's too) has a marker, ``_streamjoin/checkpoint.json``, which readers pass over as all names that begin with an
-underscore. A driver looks at it as it starts, and makes it before its first commit that has results. A directory without a marker, as
-earlier versions left them, is taken over.
+underscore. A driver looks at it as it starts, and makes it before its first commit that has results. A directory without a marker is
+nobody's.
 
 Always holds: the marker is created exclusively, before results are committed: of two checkpoints with one output, one never commits any.
 """

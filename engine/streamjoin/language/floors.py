@@ -140,23 +140,18 @@ class Floors:
         return cls(floors, {name: floor for name, floor in zip(joins, numbers, strict=True) if name not in graphs}, window, graphs)
 
     def to_json(self) -> dict[str, Any]:
-        """All but ``graphs_json``."""
         window = self.window
         return {
             "floors": [floor.to_json() for floor in self.floors],
             "joins": dict(self.joins),
             "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows],
+            "graphs": {name: each.to_json() for name, each in self.graphs.items()},
         }
 
-    def graphs_json(self) -> dict[str, Any]:
-        """Of the joins over three and more streams."""
-        return {name: each.to_json() for name, each in self.graphs.items()}
-
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], graphs: Mapping[str, Any]) -> Floors:
-        """From what ``to_json`` and ``graphs_json`` gave."""
+    def from_json(cls, values: Mapping[str, Any]) -> Floors:
         kind, *spans = values["window"]
-        found = {name: GraphFloors.from_json(each) for name, each in graphs.items()}
+        found = {name: GraphFloors.from_json(each) for name, each in values["graphs"].items()}
         return cls(tuple(map(Floor.from_json, values["floors"])), dict(values["joins"]), Window(WindowKind(kind), *spans), found)
 
     def layout(self, joins: Mapping[str, Joined]) -> Layout | None:

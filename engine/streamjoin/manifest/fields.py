@@ -177,9 +177,9 @@ def _choices(path: Path, value: object) -> str:
         # YAML 1.1, and so kubectl, reads a bare Off or On as a boolean.
         meant = [choice for choice in choices if choice.lower() == ("on" if value else "off")]
         return f'{text}; put it in quotes: "{meant[0]}"' if meant else text
-    if path[-1] == "model" and value == "chain":
-        return f"{text}; the former chain is called broadcast now"
-    close = closest(value, choices) if isinstance(value, str) and len(choices) > 1 else None
+    if len(choices) == 1:
+        return f"{text}; write {path[-1]}: {choices[0]}"
+    close = closest(value, choices) if isinstance(value, str) else None
     return f"{text}; did you mean {close}?" if close else text
 
 
@@ -192,8 +192,6 @@ def _literals(annotation: Any) -> list[str]:
 def _unknown(path: Path) -> str:
     parent, last = part_at(path[:-1]), str(path[-1])
     names = _aliases(parent) if parent else []
-    if last == "true" and "on" in names:
-        return "is what kubectl reads for an unquoted on, which is given too; keep one, as condition"
     if close := closest(last, names):
         return f"is given to a field that does not exist; did you mean {close}?"
     elsewhere = [".".join(place).replace(".[]", "[]") for place in _places(Manifest, ()) if place[-1] == last]

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import versions
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.event_time import GivenEventTime
 from streamjoin.manifest.field_types import (
@@ -45,8 +44,8 @@ from streamjoin.manifest.sinks import Sink
 from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import Source
 
-API_VERSION = versions.NEWEST
-KIND = versions.KIND
+API_VERSION = "streamjoin.dev/v1beta1"
+KIND = "StreamJoin"
 MOST_JOINS = 16
 """Of one resource."""
 

@@ -4,8 +4,8 @@ Always holds:
 
 - Plain scalars mean what YAML 1.2 and Kubernetes agree on: null, true, false, integers, decimals; everything else is
   text, also dates.
-- What Kubernetes reads differently (YAML 1.1's ``on``, ``off``, ``yes``, ``no``, ``y``, ``n`` are booleans there, and
-  ``on`` is the former name of a field of ours) is read as the text that it looks like, and remarked upon.
+- What Kubernetes reads differently (YAML 1.1's ``on``, ``off``, ``yes``, ``no``, ``y``, ``n`` are booleans there) is
+  read as the text that it looks like, and remarked upon.
 - The tree has no cycles and a bounded size, whatever the anchors in the text.
 """
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from streamjoin.manifest import deprecations, together
+from streamjoin.manifest import together
 from streamjoin.manifest.fields import field_problems, partial
 from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
@@ -40,9 +40,7 @@ class Document:
     problems: tuple[Problem, ...]
     """In the order of the text."""
     remarks: tuple[Problem, ...]
-    """What is allowed but perhaps not meant, and what is deprecated."""
-    deprecated: tuple[Problem, ...] = ()
-    """Of the remarks, those on what is deprecated (``manifest.deprecations``)."""
+    """What is allowed but perhaps not meant."""
 
 
 def parse(text: str) -> tuple[Document, ...]:
@@ -99,12 +97,11 @@ def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
     problems = [_from_text(error) for error in tree.errors]
     remarks = [_from_text(warning) for warning in tree.warnings]
     manifest: Manifest | None = None
-    modern = deprecations.modernized(_without_nulls(tree.value))
-    value = modern.value
+    value = _without_nulls(tree.value)
     if isinstance(value, dict):
         manifest, refused, left_out = _fields(value, keep_unknown)
-        problems += [*modern.refused, *refused]
-        remarks += [*modern.deprecated, *left_out]
+        problems += refused
+        remarks += left_out
         problems += together.problems(partial(Manifest, value) if manifest is None else manifest)
         if manifest is not None and not problems:
             remarks += together.remarks(manifest)
@@ -114,14 +111,12 @@ def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
     metadata = value.get("metadata") if isinstance(value, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     lines = {field_name(path): line for path, line in tree.lines.items()}
-    given_as = modern.given_as or {}
     return Document(
         name=name if isinstance(name, str) else None,
         line=tree.lines.get((), 1),
         manifest=None if problems else manifest,
-        problems=_located(problems, lines, given_as),
-        remarks=_located(remarks, lines, given_as),
-        deprecated=_located(modern.deprecated, lines, given_as),
+        problems=_located(problems, lines),
+        remarks=_located(remarks, lines),
     )
 
 
@@ -164,12 +159,10 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _located(problems: Iterable[Problem], lines: Mapping[str, int], given_as: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Sorted as they stand in the text: each at the line of its field, or of the nearest field around it. ``given_as``: by field, that by
-    which it was given."""
+def _located(problems: Iterable[Problem], lines: Mapping[str, int]) -> tuple[Problem, ...]:
+    """Sorted as they stand in the text: each at the line of its field, or of the nearest field around it."""
     found = []
     for problem in problems:
-        problem = replace(problem, field=given_as.get(problem.field, problem.field))  # noqa: PLW2901
         line, field = problem.line, problem.field
         while line is None and field:
             line = lines.get(field)

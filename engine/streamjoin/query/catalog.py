@@ -18,7 +18,7 @@ from streamjoin.language.tree import Reference
 from streamjoin.language.window import WindowKind
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.results import ResultsOf
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,8 @@ class Catalog:
             return seeded(Lying.on(lying), checkpoint.seed)
         for layout in self.layouts:
             if str(layout.main) == checkpoint.main:
-                # Only of releases that kept no floors, and of one join over three and more streams.
-                of_floors = [(place, place + 1) for place in range(0, len(layout.places), len(SIDES))]
-                groups = [placed.places for placed in layout.graphs] or of_floors
-                return Lying(seeded(layout.places, checkpoint.seed), tuple((group, 0) for group in groups))
+                # Of one join over three and more streams.
+                return Lying(seeded(layout.places, checkpoint.seed), tuple((placed.places, 0) for placed in layout.graphs))
         text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 

@@ -13,7 +13,8 @@ from streamjoin.results.parts import FOLDER as PARTS
 from streamjoin.results.reader import list_snapshots
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import FOLDER, is_file
-from streamjoin.state.log import Checkpoint, Damaged, Entry, read_latest
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.log import Damaged, Entry, read_latest
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 

@@ -27,7 +27,7 @@ from streamjoin.query.messages import Limits
 from streamjoin.query.relation import Relation, Rows, Wanted
 from streamjoin.query.results import JoinResults
 from streamjoin.query.statement import Statement
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Missing, Storage, StorageError
 
 ATTEMPTS = 5

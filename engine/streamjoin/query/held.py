@@ -36,8 +36,8 @@ from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.region import Region
 from streamjoin.scheme.tiling import KeyRange, UnitRange
 from streamjoin.state.blocks import DOWNLOADS, FOLDER, Block, Excerpt, map_scratch, read_parts
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.chunks import narrowed
-from streamjoin.state.log import Checkpoint
 from streamjoin.state.storage import Storage
 
 KEY, TIME = "_key", "_time"

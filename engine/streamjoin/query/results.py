@@ -29,7 +29,7 @@ from streamjoin.results.parts import read_parts, sorted_rows
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT, SnapshotFile, content, lost_with, runs
 from streamjoin.snapshots.timeline import Closed, Open, Timeline
 from streamjoin.state import checks
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage
 
 EPOCH = datetime.datetime(1970, 1, 1)

@@ -12,7 +12,7 @@ Only orders that follow the graph's edges are considered. The sum of the steps' 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -140,19 +140,6 @@ def greedy_sequence(planning: Planning, head: str) -> Sequence:
 def exhaustive_sequence(planning: Planning, head: str) -> Sequence:
     """The sequence of :func:`exhaustive` for one head."""
     return Sequence(head, _cheapest(Joined.of(planning.graph, head), partial(_next_steps, planning)))
-
-
-def sequence_along(planning: Planning, head: str, order: Iterable[str]) -> Sequence:
-    """The cheapest sequence in this order. Raises ValueError for a stream that no edge leads to from those before it."""
-    steps: list[Step] = []
-    results = Joined.of(planning.graph, head)
-    for stream in order:
-        candidates = _steps_to(planning, results, stream) if stream in planning.graph.adjacent(results.streams) else []
-        if not candidates:
-            raise ValueError(f"order: no edge leads to {stream} from {', '.join(results.streams)}; name the streams along the edges")
-        steps.append(min(candidates, key=_price))
-        results = steps[-1].results
-    return Sequence(head, tuple(steps))
 
 
 def greedy_tree(planning: Planning) -> TreePlan:

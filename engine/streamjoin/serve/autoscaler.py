@@ -31,7 +31,7 @@ from streamjoin.language.layout import Layout
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage
 
 RATE_EPOCHS = 10

@@ -45,7 +45,7 @@ from streamjoin.manifest.sources import KafkaSource
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX
 from streamjoin.serve.page import Page, family, histogram
 from streamjoin.serve.query_metrics import QueryMetrics
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 DECISIONS = (
@@ -440,8 +440,7 @@ class Metrics(Collector):
                     page.add(metric.name, values[stream], name, self._streams[stream])
             elif "join" in metric.labels:
                 for join in self._job.joins:
-                    # A single join's is the sum, also that of checkpoints which did not count by join yet.
-                    total = metric.total if len(self._job.joins) == 1 else f"{metric.total}/{join.name}"
+                    total = metric.total if len(self._job.joins) == 1 else f"{metric.total}/{join.name}"  # one alone may be renamed
                     page.add(metric.name, totals.get(total, (0,))[0], name, join.name)
             else:
                 page.add(metric.name, totals.get(metric.total, (0,))[0], name)

@@ -15,7 +15,7 @@ from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 
 MOST_RECENT = 10
 

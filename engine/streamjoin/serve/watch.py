@@ -12,7 +12,7 @@ from streamjoin.io.base import Traffic
 from streamjoin.job import Job
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.reorderings import Reorderings
-from streamjoin.state.log import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import retries
 
 

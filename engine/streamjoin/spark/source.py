@@ -167,7 +167,7 @@ def _files_of(join: Join, name: str) -> ResultFiles:
     from streamjoin.api.results import join_named
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.results import JoinResults
-    from streamjoin.state.log import Checkpoint
+    from streamjoin.state.checkpoint import Checkpoint
 
     job = join.job
     try:

@@ -148,7 +148,7 @@ class Block:
     join: str = ""
     """Of marks, the join by which tuples have matched. Empty: the only one."""
     checks: tuple[int, ...] = ()
-    """CRC-32 of each of its stretches (:func:`stretches`). Empty: of a version that wrote none."""
+    """CRC-32 of each of its stretches (:func:`stretches`). Empty: they are not compared."""
 
     def to_json(self) -> list[Any]:
         *values, parts, extent, join, checks = _VALUES(self)

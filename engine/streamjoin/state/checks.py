@@ -1,8 +1,7 @@
 """Checksums of objects that are written once: in their names, so that whoever names an object, a commit or an index, says its content too.
 
-An object that a disk has changed, or somebody, is an error that names it, rather than wrong results. Names without a checksum are those of
-earlier versions, which are not compared. (Blocks have checksums of their parts in the log: ``state.blocks``. Entries of the log have one at
-their end.)
+An object that a disk has changed, or somebody, is an error that names it, rather than wrong results. One whose name has no checksum is not
+compared. (Blocks have checksums of their parts in the log: ``state.blocks``. Entries of the log have one at their end.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An entry is ``log/<sequence>.entry``: small blocks and results of its epoch (a :class:`~streamjoin.state.extent.Segment`), then the whole
 :class:`Checkpoint` after it as JSON, then that JSON's length and a checksum of it all. So an epoch of little is one object. There are two
-kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth.
+kinds: an *epoch*, and a *claim*, which a driver that starts writes to take the log over. The latest entry is the truth. Each says the
+number of its format; one of another number is refused, and stays as it is.
 
 Why this is exactly once, and what a crash does:
 
@@ -35,22 +36,15 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from streamjoin.elastic.completeness import Losses
-from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import Way, Ways
-from streamjoin.language.floors import Floors
-from streamjoin.snapshots.punctuation import Pending
-from streamjoin.snapshots.timeline import Timeline
-from streamjoin.state import version
-from streamjoin.state.blocks import Block
+from streamjoin import __version__
+from streamjoin.state.checkpoint import Checkpoint, Texts
 from streamjoin.state.checks import END, is_whole
-from streamjoin.state.extent import Extent
-from streamjoin.state.fed import Fed
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
+FORMAT = 1
+"""Of entries, with the checkpoint in them. To change a field is another number."""
 RETAIN_ENTRIES = 32
 """The number of entries that stay for those who read the log meanwhile."""
 RETAIN_SECONDS = 600.0
@@ -93,203 +87,6 @@ class _Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
-    """The newest record of a stream's partition."""
-
-    time_max: int
-    """Its event time, in microseconds."""
-    seen_at: float
-    """When the epoch ended that read the partition's last record; seconds since 1970."""
-
-
-BLOCKS = ("blocks", "marks")
-"""The fields of a checkpoint that name blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """All that survives: the state of a join after an epoch. Tuples are by stream, unless it is said by what."""
-
-    identity: str = ""
-    """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
-    seed: int = 0
-    """Of the hashes by which tuples lie; given with the identity."""
-    clock: float = 0.0
-    """The latest that the wall clock has shown at a commit."""
-    epoch: int = -1
-    """The last committed epoch; -1: none yet."""
-    positions: tuple[dict[str, Any] | None, ...] = (None, None)
-    """What each source has been read up to, in the source's own terms."""
-    records: tuple[int, ...] = (0, 0)
-    """Records that each stream has delivered, filtered and rejected ones included."""
-    watermarks: tuple[int | None, ...] = (None, None)
-    """After ``epoch``, in microseconds."""
-    effective: tuple[int | None, ...] = (None, None)
-    """Those after the epoch before: the next epoch goes by these, so that it can be planned before ``epoch`` is over, with one result."""
-    partitions: tuple[dict[int, Newest], ...] = field(default_factory=lambda: ({}, {}))
-    """How far each partition of a stream has come; empty without partitions."""
-    heard: tuple[float | None, ...] = ()
-    """When each stream last had records, read or left: the end of that epoch, seconds since 1970. Empty: not known."""
-    widths: tuple[float, ...] = (0.0, 0.0)
-    """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
-    main: str | None = None
-    """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
-    floors: dict[str, Any] | None = None
-    """On which floors tuples lie (``language.floors``). None: one join over three and more streams, or of a version that kept none."""
-    graphs: dict[str, Any] = field(default_factory=dict)
-    """On which of them those of joins over three and more streams lie, of several joins."""
-    generation: int = 0
-    scheme: dict[str, Any] | None = None
-    first_workers: int = 0  # of the first plan (ESJ's M); 0: not known
-    ways: Ways = ()
-    """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
-    meetings: tuple[tuple[str, ...], ...] = ()
-    """How these ways are written (``Way.meetings``), for each; empty: partial results are shipped, always."""
-    flowing: dict[str, Any] = field(default_factory=dict)
-    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
-    expired: tuple[int | None, ...] = (None, None)
-    """``_time`` below which this epoch has let held tuples go, by place."""
-    blocks: tuple[Block, ...] = ()
-    marks: tuple[Block, ...] = ()
-    """Which of the tuples in them have matched (``epoch.matches``)."""
-    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Tuples that each task holds by place, replicas included."""
-    held_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Bytes of them, as they lie in memory; empty in a checkpoint of a version that did not write it."""
-    tokens: dict[int, str] = field(default_factory=dict)
-    """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
-    totals: dict[str, list[int]] = field(default_factory=dict)
-    """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
-    losses: Losses = field(default_factory=Losses)
-    """How complete results are, and what is remembered for it."""
-    staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
-    waiting: tuple[dict[str, Any], ...] = ()
-    """Small results of this epoch and some before, which a later commit makes visible together."""
-    waiting_since: float | None = None  # the wall clock at the commit of the first of them
-    outputs: dict[str, str] = field(default_factory=dict)  # by join's tag: where results were made visible last
-    fed: tuple[Fed, ...] = ()
-    """Results that streams are yet to read."""
-    fingerprint: dict[str, str] = field(default_factory=dict)
-    committed_at: float | None = None
-    """The wall clock at the commit of ``epoch``; None: there was none yet."""
-    snapshots: dict[str, Timeline] = field(default_factory=dict)
-    """By join, its snapshots of results that are open, or closed and not stored yet."""
-    punctuations: Pending = field(default_factory=Pending)
-    """Punctuations that wait for others of the same identifier."""
-    claims: int = 0  # by drivers, one after another, none of which has committed an epoch
-    is_over: bool = False
-    """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
-
-    def sized(self, streams: int, places: int) -> Checkpoint:
-        """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
-        if self.epoch >= 0:
-            return self
-        nothing: tuple[None, ...] = (None,) * streams
-        return replace(
-            self,
-            positions=nothing,
-            records=(0,) * streams,
-            watermarks=nothing,
-            effective=nothing,
-            partitions=tuple({} for _ in range(streams)),
-            widths=(0.0,) * streams,
-            expired=(None,) * places,
-        )
-
-    @property
-    def lying(self) -> Floors | None:
-        """Its ``floors``, those of ``graphs`` among them."""
-        return None if self.floors is None else Floors.from_json(self.floors, self.graphs)
-
-    def on(self, floors: Floors | None) -> Checkpoint:
-        """The same with tuples that lie on these."""
-        return replace(self, floors=None if floors is None else floors.to_json(), graphs={} if floors is None else floors.graphs_json())
-
-    def to_json(self) -> dict[str, Any]:
-        return self._others() | {name: [block.to_json() for block in getattr(self, name)] for name in BLOCKS}
-
-    def _others(self) -> dict[str, Any]:
-        """All but the blocks."""
-        values = {name: getattr(self, name) for name in Checkpoint.__slots__ if name not in BLOCKS}
-        values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
-        values["punctuations"] = self.punctuations.to_json()
-        values["losses"] = self.losses.to_json()
-        values["ways"] = [[list(way.order), way.fetches] for way in self.ways]
-        values["fed"] = [part.to_json() for part in self.fed]
-        values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
-        return values
-
-    def encode(self, known: Texts) -> str:
-        """:meth:`to_json` as text. O(blocks), with little for those that ``known`` has."""
-        others = json.dumps(self._others())
-        return others[:-1] + "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in known.of(self).items()) + "}"
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Checkpoint:
-        """Fields that are not known here are left out: ``state.version`` says why that is right."""
-        read = {name: value for name, value in values.items() if name in cls.__slots__}
-        for name in ("positions", "records", "watermarks", "effective", "heard", "widths", "expired"):
-            if name in read:
-                read[name] = tuple(read[name])
-        sides = read.get("partitions") or [{}, {}]
-        read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in sides)
-        for name in BLOCKS:
-            read[name] = tuple(Block.from_json(block) for block in read.get(name, ()))
-        read["fed"] = tuple(Fed.from_json(part) for part in read.get("fed", ()))
-        read["meetings"] = tuple(map(tuple, read.get("meetings", ())))
-        ways = read.get("ways", ())
-        read["ways"] = tuple(
-            Way(tuple(order), fetches, tuple(map(Meeting, meetings)))
-            for (order, fetches), meetings in zip(ways, read["meetings"] or [()] * len(ways), strict=True)
-        )
-        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read.get("snapshots", {}).items()}
-        read["punctuations"] = Pending.from_json(read.get("punctuations", {}))
-        read["losses"] = Losses.from_json(read.get("losses", {}))
-        read["waiting"] = tuple(read["waiting"])
-        for name in ("held", "held_bytes"):
-            read[name] = {int(task): tuple(held) for task, held in read.get(name, {}).items()}
-        read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
-        return cls(**read)
-
-    def entries(self) -> set[str]:
-        """The paths of the entries that hold something that it names."""
-        results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
-        extents = (*results, *(part.extent for part in self.fed), *(block.extent for block in self.stored))
-        return {extent.path for extent in extents if extent is not None}
-
-    def snapshot_parts(self, *, in_entries: bool) -> set[str]:
-        """The paths of the log's entries, or of other objects, that have rows of snapshots which are not stored yet."""
-        parts = (part for timeline in self.snapshots.values() for part in timeline.parts)
-        return {part.path for part in parts if (part.extent is not None) is in_entries}
-
-    @property
-    def stored(self) -> tuple[Block, ...]:
-        """Blocks of tuples and of marks."""
-        return self.blocks + self.marks
-
-
-class Texts:
-    """The blocks of the last checkpoint as they were written: most are in the next one, too, unchanged, and the same objects."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, tuple[Block, str]] = {}
-        """By the object's identity; the object is kept, so that no other has it."""
-
-    def of(self, checkpoint: Checkpoint) -> dict[str, list[str]]:
-        """Per kind of blocks their texts. Those of the checkpoint before are forgotten."""
-        before, self._texts = self._texts, {}
-        found: dict[str, list[str]] = {}
-        for name in BLOCKS:
-            texts = found[name] = []
-            for block in getattr(checkpoint, name):
-                known = before.get(id(block)) or (block, json.dumps(block.to_json()))
-                self._texts[id(block)] = known
-                texts.append(known[1])
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of the log."""
 
@@ -305,21 +102,26 @@ class Entry:
     def encode(self, segment: bytes = b"", known: Texts | None = None) -> bytes:
         """``segment``: what else the entry is to hold, at its beginning; ``known``: blocks that were written before."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
-        head = json.dumps(version.head(self.checkpoint) | values)[:-1]
+        head = json.dumps({"format": FORMAT, "version": __version__, **values})[:-1]
         text = f'{head}, "checkpoint": {self.checkpoint.encode(known or Texts())}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        """Raises StorageError for an entry of another version, Damaged for one that is not as it was written. O(bytes)."""
+        """Raises StorageError for an entry of another format, Damaged for one that is not as it was written. O(bytes)."""
         if len(data) < END.size:
             raise Damaged(f"it has {len(data)} bytes")
         length, _ = END.unpack(data[-END.size :])
         if length > len(data) - END.size or not is_whole(data):
             raise Damaged(f"its {len(data)} bytes are not those that were written")
         values = json.loads(data[-END.size - length : -END.size])
-        known = version.checked(values, cls.__slots__)
-        return cls(**{**known, "checkpoint": Checkpoint.from_json(known["checkpoint"])})
+        written_as, writer = values.pop("format", None), values.pop("version", "of another version")
+        if written_as != FORMAT:
+            raise StorageError(
+                f"the checkpoint has format {written_as}, written by streamjoin {writer}, and this version ({__version__}) reads format"
+                f" {FORMAT}; go on with streamjoin {writer}, or choose a new checkpoint.location"
+            )
+        return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
 
 
 def path_of(sequence: int) -> str:
@@ -339,8 +141,6 @@ def read_latest(storage: Storage) -> Entry | None:
         paths = storage.list("log")
         if not paths:
             return None
-        if paths[-1].endswith(".json"):
-            raise version.other_format(2)
         try:
             return Entry.decode(storage.get(paths[-1]))
         except Damaged as error:
