@@ -325,7 +325,7 @@ def test_input_that_cannot_be_read_ends_the_run_at_once_with_its_name(tmp_path: 
     path = manifest_at(tmp_path)
     document = yaml.safe_load(path.read_text())
     source = tmp_path / "in"
-    document["spec"]["streams"][0] |= {"source": {"files": {"path": str(source), "format": "parquet"}}, "onBad": "fail"}
+    document["spec"]["streams"][0] |= {"source": {"files": {"path": str(source), "format": "parquet"}}, "onBad": "fail", "watermark": "0s"}
     path.write_text(yaml.safe_dump(document))
     source.mkdir()
     pq.write_table(pa.table({"id": ["text"], "k": ["text"], "at": ["text"]}), source / "wrong.parquet")

@@ -115,7 +115,8 @@ def test_without_a_timeout_a_silent_stream_is_waited_for(tmp_path: Path) -> None
 def committed(root: Path, **fields: Any) -> Held | None:
     """Of a commit at 1,000 s."""
     fields = {"watermarks": (5_000_000, 90_000_000), "heard": (400.0, 1000.0)} | fields
-    return held_back(make_job(root, window={"within": "10s"}), Checkpoint(epoch=3, committed_at=1000.0, **fields))
+    job = make_job(root, on="l.k = r.k", types=("BIGINT", "BIGINT"), window={"within": "10s"})
+    return held_back(job, Checkpoint(epoch=3, committed_at=1000.0, **fields))
 
 
 def test_the_stream_that_is_behind_holds_the_others_back_since_its_last_record(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def plan(**fields: Any) -> SourcePlan:
 
 
 def test_it_is_told_which_partition_or_file_of_it_does(tmp_path: Path) -> None:
-    job = make_job(tmp_path, window={"within": "10s"})
+    job = make_job(tmp_path, on="l.k = r.k", types=("BIGINT", "BIGINT"), window={"within": "10s"})
     job = replace(job, streams=(replace(job.streams[0], idle_micros=700_000_000), job.streams[1]))
     partitions = ({0: Newest(9, 900.0), 1: Newest(5, 500.0), 2: Newest(1, 100.0)}, {})
     after = Checkpoint(epoch=3, committed_at=1000.0, watermarks=(5, 90), heard=(900.0, 1000.0), partitions=partitions)

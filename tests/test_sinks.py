@@ -307,8 +307,9 @@ def test_dead_letters_say_where_what_and_why(tmp_path: Path) -> None:
             "position": 3,
             "error": 'column id: "x" is not a value of BIGINT',
             "raw": '{"id": "x"}',
+            "again": None,
         },
-        {"stream": "orders", "split": "records 100 to 110", "position": 4, "error": "is not UTF-8", "raw": "base64:/w=="},
+        {"stream": "orders", "split": "records 100 to 110", "position": 4, "error": "is not UTF-8", "raw": "base64:/w==", "again": None},
     ]
     assert letters.writer("e2-0-a0", "e2-0", "orders").close() == []
 

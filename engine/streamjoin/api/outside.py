@@ -12,10 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from streamjoin.io.base import Keeping, Source, SourcePlan
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.language.window import WindowKind
 from streamjoin.location import NO_RESULTS_IN_A_FILE, is_url
@@ -23,6 +21,9 @@ from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.manifest.sources import GeneratorSource, KafkaSource
+
+if TYPE_CHECKING:
+    from streamjoin.io.base import Source, SourcePlan
 
 PATIENCE_SECONDS = 5.0
 SAMPLE_RECORDS = 10_000
@@ -117,8 +118,11 @@ def _planning(job: Job, stream: StreamJob) -> Callable[[], str]:
 
 def _out_of_order(stream: StreamJob, source: Source, plan: SourcePlan) -> str:
     """What is to be said of the event times of the first records; empty: nothing."""
+    import pyarrow as pa
+
     from streamjoin.epoch.event_times import disorder, event_times_of
     from streamjoin.epoch.watermark import watermark_for
+    from streamjoin.io.base import Keeping
 
     times, records, apart = event_times_of(stream), 0, 0.0
     for split in plan.splits:

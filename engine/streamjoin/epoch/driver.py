@@ -250,11 +250,10 @@ class Driver:
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
-        incarnation, entry = self._log.incarnation, path_of(self._log.sequence)
         spec = make_spec(
             *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways()),
-            incarnation=incarnation,
-            entry=entry,
+            incarnation=self._log.incarnation,
+            entry=path_of(self._log.sequence),
             now=self._clock(),
             caution=self._caution,
             rewrite=self._rewrite,
