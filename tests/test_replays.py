@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from harness import Crash
+from kafka_broker import KafkaBroker
+from kafka_join import Joined, produce
 from streamjoin.cli import main
 from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
@@ -30,6 +33,7 @@ from streamjoin.io.kafka_records import KafkaSplit
 from streamjoin.io.table_source import TableRange
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner.inline import InlineRunner
+from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
 START = 1772355600000
@@ -283,3 +287,31 @@ def test_a_topic_that_was_made_anew_has_no_records_of_the_one_before() -> None:
     )
     (found,) = replays.ReplayReader(Ten()).read(again)
     assert found.rejected[0].error == "cannot be read again: topic t was deleted; it was: "
+
+
+@pytest.mark.kafka
+def test_records_of_a_topic_are_read_again_from_their_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Those of one partition whose times were too far ahead; what is read meanwhile is not read twice."""
+    join = Joined(broker, tmp_path, watermark="1h")
+    far = datetime(2100, 1, 1, tzinfo=UTC).isoformat()
+    produce(broker, join.topics[0], [{"rid": rid, "k": 1000 * rid, "at": far} for rid in range(1, 6)], 1)
+    join.feed(40)
+    text = join.manifest.read_text()
+
+    def joined(max_ahead: str) -> None:
+        text_now = text.replace("      eventTime: at\n", f"      eventTime: at\n      maxAhead: {max_ahead}\n", 1)
+        join.manifest.write_text(text_now)
+        assert run(join.manifest).exit_code == 0
+
+    joined("1h")
+    assert "l: 5 dead letters" in letters(join.manifest)
+    assert "5 dead letters will be read again" in letters(join.manifest, "--replay")
+    join.feed(10)
+    joined("36500d")
+    assert "no dead letters" in letters(join.manifest)
+    found, repeats = join.found()
+    assert (found, repeats) == (join.expected(), 0)
+    latest = read_latest(ObjectStorage(join.job.checkpoint))
+    assert latest is not None
+    assert latest.checkpoint.totals["replayed"] == [5, 0]
+    assert latest.checkpoint.totals["accepted"] == [105, 100]

@@ -20,13 +20,15 @@ from streamjoin.elastic.deployment import Deployment
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow, overfull
 from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange
-from streamjoin.elastic.sequences import Flowing, assumed, told
+from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose, told
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
+from streamjoin.plan.join_plan import JoinPlan
+from streamjoin.plan.of_job import join_plan
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
@@ -61,6 +63,8 @@ class Outline:
     """And what it promises."""
     sequences: tuple[str, ...]
     """With three and more streams: the orders in which they would meet, one line each."""
+    ways: Mapping[int, Ways]
+    """By join over three and more streams, these orders, for each of its streams."""
     notes: tuple[str, ...]
     """How several joins share their tuples, which conjuncts no index serves and why, and what else could have been the main predicate."""
 
@@ -80,6 +84,11 @@ class Outline:
     @property
     def workers(self) -> int:
         return self.scheme.tasks
+
+    @cached_property
+    def join_plan(self) -> JoinPlan:
+        """What the workers' tasks would do: arrangements, paths and their stages (``explain``)."""
+        return join_plan(self.job, self.workers, self.ways)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
@@ -138,6 +147,7 @@ class Outline:
                 for area in self.areas
             ],
             "sequences": list(self.sequences),
+            "joinPlan": self.join_plan.to_json(),
             "notes": list(self.notes),
             "warnings": list(self.warnings),
             "plan": self.plan.to_json(),
@@ -188,10 +198,11 @@ def outline(
         planned = make_plan(job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=current)
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
-    sequences = [line for placed in job.graphs for line in _sequences(job, placed, planned.plan.scheme.tasks)]
-    return Outline(
-        job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), (*shared, *_alternatives(job))
-    )
+    flowing = {placed.join: _flowing(job, placed, planned.plan.scheme.tasks) for placed in job.graphs}
+    sequences = [line for placed in job.graphs for line in _sequences(job, placed, flowing[placed.join])]
+    ways = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.graphs}
+    notes = (*shared, *_alternatives(job))
+    return Outline(job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), ways, notes)
 
 
 def make_plan(
@@ -235,8 +246,8 @@ def _expected(job: Job) -> tuple[SideStatistics, ...]:
     return expected_statistics(rates, job.expected_of_places())
 
 
-def _sequences(job: Job, placed: PlacedGraph, tasks: int) -> list[str]:
-    """In which order the streams of a join would meet, and how, by what the manifest expects of them."""
+def _flowing(job: Job, placed: PlacedGraph, tasks: int) -> Flowing:
+    """What the manifest expects of the streams of a join over three and more."""
     graph, rates = placed.graph, [job.streams[stream].expected_rate or 1.0 for stream in placed.streams]
     of_places = job.expected_of_places()
     at = {place.stream: number for number, place in zip(placed.places, graph.places, strict=True)}
@@ -247,10 +258,14 @@ def _sequences(job: Job, placed: PlacedGraph, tasks: int) -> list[str]:
     ]
     by_condition, by_output = zip(*job.carried_bytes(placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
     join, exchange = job.joins[placed.join], Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6), tasks=tasks)
-    flowing = Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
-    of_join = f" of {join.name}" if len(job.joins) > 1 else ""
+    return Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
+
+
+def _sequences(job: Job, placed: PlacedGraph, flowing: Flowing) -> list[str]:
+    """In which order the streams of a join would meet, and how."""
+    of_join = f" of {job.joins[placed.join].name}" if len(job.joins) > 1 else ""
     note = f"sequences{of_join}, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
-    return [note, *(f"  {line}".rstrip() for line in told(graph, flowing))]
+    return [note, *(f"  {line}".rstrip() for line in told(placed.graph, flowing))]
 
 
 def _alternatives(job: Job) -> list[str]:

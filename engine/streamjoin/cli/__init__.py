@@ -233,6 +233,7 @@ def validate(files: tuple[str, ...], offline: bool) -> None:
 @click.option("--from", "running", type=FILE, metavar="PLAN.json", help="Make the next plan after this one: show moved tuples, draw both.")
 @click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
 @click.option("--output", type=PICTURE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
+@click.option("--explain", "explained", is_flag=True, help="Show what is held, and along which paths new tuples find their results.")
 def plan(
     manifest: Path,
     stats: Path | None,
@@ -241,13 +242,14 @@ def plan(
     running: Path | None,
     save: Path | None,
     output: Path | None,
+    explained: bool,
 ) -> None:
     """Show how the join of MANIFEST would be divided among workers, and draw it."""
     if tasks is not None and capacity is not None:
         raise click.UsageError("--tasks and --capacity exclude each other; give one")
     from streamjoin.cli.plan import Options, plan_manifest
 
-    raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output)))
+    raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output, explained)))
 
 
 @main.command()

@@ -28,6 +28,7 @@ class Options:
     running: Path | None = None
     save: Path | None = None
     output: Path | None = None
+    explained: bool = False
 
 
 def plan_manifest(path: Path, options: Options) -> Exit:
@@ -74,6 +75,8 @@ def _show(made: Outline, options: Options) -> None:
         click.echo(f"on Kubernetes the operator {first.answer}: {first.problem}; {first.remedies}", err=True)
     for line in (*made.sequences, *made.notes):
         click.echo(line)
+    if options.explained:
+        click.echo("\n" + made.join_plan.explain(), nl=False)
     if options.save is not None:
         try:
             options.save.parent.mkdir(parents=True, exist_ok=True)
