@@ -2,7 +2,7 @@
 
     python tests/fuzz.py FORM [JOINS] [FIRST_SEED]
 
-FORM: json, csv or parquet (``fuzz_inputs``), avro or protobuf (``fuzz_records``). Runs so many joins of
+FORM: json, csv or parquet (``fuzz_inputs``), delta or iceberg (``fuzz_tables``), avro or protobuf (``fuzz_records``). Runs so many joins of
 mutated inputs (400: some fifteen minutes), and prints each that ended its process, hung, took too much memory, lost a record without a
 word, or read one in another way than a slow reference does. ``tests/test_fuzz.py`` runs a few of them, and more at night.
 
@@ -28,6 +28,7 @@ from fuzz_inputs import Left, Row
 
 FORMS = {
     **dict.fromkeys(("json", "csv", "parquet"), "fuzz_inputs.files"),
+    **dict.fromkeys(("delta", "iceberg"), "fuzz_tables.table"),
     **dict.fromkeys(("avro", "protobuf"), "fuzz_records.records"),
 }
 """By form, what writes such an input."""

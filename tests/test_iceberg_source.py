@@ -236,3 +236,33 @@ def test_records_came_with_the_snapshot_that_appended_them(tmp_path: Path) -> No
     plan = made.plan(plan.position, 1000, 4e9)
     assert plan.arrivals is not None
     assert (plan.arrivals.at.tolist(), plan.arrivals.records.tolist()) == ([table.snapshots()[2].timestamp_ms / 1000], [2])
+
+
+@pytest.mark.parametrize("pattern", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_damaged_file_of_metadata_is_named(pattern: str, whole: bool, tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1, 2))
+    made = source(tmp_path, **({} if whole else {"starting_snapshot": table.snapshots()[0].snapshot_id}))
+    path = max((tmp_path / "warehouse").rglob(pattern), key=lambda path: path.name)
+    path.write_bytes(path.read_bytes()[:-20] + b"\xff" * 20)
+    told = rf"^iceberg.table: {TABLE}: cannot read .*{path.name} is damaged: .*; restore the file, or roll the table back to a snapshot"
+    with pytest.raises(SourceError, match=told):
+        made.plan(None, 10, 4e9)
+
+
+def test_snapshots_that_come_before_themselves_are_refused(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    for number in range(3):
+        table.append(rows(number))
+    first, second, third = (snapshot.snapshot_id for snapshot in table.snapshots())
+    position = drained(source(tmp_path), None)[1]
+    table.append(rows(3))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    path.write_text(
+        path.read_text()
+        .replace(f'"parent-snapshot-id":{third}', f'"parent-snapshot-id":{second}')
+        .replace(f'"parent-snapshot-id":{first}', f'"parent-snapshot-id":{second}')
+    )
+    with pytest.raises(SourceError, match=rf"{path.name} is damaged: snapshot {second} comes before itself; restore the file"):
+        source(tmp_path).plan(position, 10, 4e9)
