@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.transforms import IdentityTransform
 
 from streamjoin.io.base import SourceError
+from streamjoin.io.iceberg_checked import CheckedIO
 from streamjoin.io.iceberg_table import catalog_of, explained
 from streamjoin.io.table_source import Change, Mark, TableFile
 from streamjoin.location import place, within
@@ -157,6 +158,7 @@ class IcebergChanges:
                     raise SourceError(f"{self._where}: there is no such table in the catalog; make it, or correct the name")
             else:
                 self._table.refresh()
+            self._table.io = CheckedIO(self._table.io)
         return self._table
 
 
