@@ -1,4 +1,4 @@
-"""A stream in memory of which some records end, hang, fill or fail whoever reads them, and a source that takes as much as is asked for."""
+"""Streams of which some records end, hang, fill or fail whoever reads them: in memory, and of any other source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.io.base import Position, Records, SourcePlan, Split
+from streamjoin.io.base import Divisible, Position, Reader, Records, SourcePlan, Split
 
 BLOCK_ROWS = 7
 KILLS, SPINS, FILLS, RAISES, WAITS, FAULTS = -1, -2, -3, -4, -5, -6
@@ -32,9 +33,7 @@ class PoisonReader:
     def read(self, split: PoisonSplit) -> Iterator[Records]:
         for start in range(split.start, split.end, BLOCK_ROWS):
             block = self._batch[start : min(start + BLOCK_ROWS, split.end)]
-            for value in block.column("v").to_pylist():
-                if value < 0 and os.getpid() != self._spares:
-                    harm(value)
+            harm_by(block, self._spares)
             yield Records(block, first=start - split.start)
 
     def halves(self, split: PoisonSplit) -> tuple[PoisonSplit, ...]:
@@ -47,6 +46,13 @@ class PoisonReader:
 
     def raw(self, split: PoisonSplit) -> str:
         return str(self._batch.column("rid")[split.start].as_py())
+
+
+def harm_by(batch: pa.RecordBatch, spares: int) -> None:
+    """Does what the batch's column ``v`` says, but in a process that is spared."""
+    for value in batch.column("v").to_pylist():
+        if value < 0 and os.getpid() != spares:
+            harm(value)
 
 
 def harm(value: int) -> None:
@@ -84,3 +90,25 @@ class PoisonSource:
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         return frozenset()
+
+
+class PoisonedReader:
+    """The reader of another source, some of whose records are not to be read, by their column ``v``."""
+
+    def __init__(self, reader: Reader, spares: int) -> None:
+        assert isinstance(reader, Divisible)
+        self._reader, self._spares = reader, spares
+        self.halves, self.raw = reader.halves, reader.raw
+
+    def read(self, split: Any) -> Iterator[Records]:
+        for records in self._reader.read(split):
+            harm_by(records.batch, self._spares)
+            yield records
+
+
+class PoisonedSource:
+    """Another source, read by a :class:`PoisonedReader`."""
+
+    def __init__(self, source: Any, spares: int = 0) -> None:
+        self.reader = PoisonedReader(source.reader, spares)
+        self.plan, self.referenced, self.committed = source.plan, source.referenced, source.committed

@@ -8,6 +8,7 @@ import pickle
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,51 @@ def test_a_damaged_data_file_is_a_dead_letter_and_others_are_read(tmp_path: Path
     assert third.name not in letters
     assert any(first.name in warning for warning in plan.warnings)
     assert table.plan(plan.position, 10, 4e9).splits == ()
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:-5],
+    "empty": lambda data: b"",
+    "overwritten": lambda data: data[:4] + b"\0" * 100 + data[104:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [f"{4:020d}.json", f"{2:020d}.checkpoint.parquet"])
+def test_a_damaged_file_of_the_log_is_named(name: str, damage: str, tmp_path: Path) -> None:
+    for number in range(6):
+        add(tmp_path, number)
+        if number == 2:
+            DeltaTable(str(tmp_path)).create_checkpoint()
+    path = tmp_path / "_delta_log" / name
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with pytest.raises(SourceError, match=rf"^delta.path: {tmp_path}: its log is damaged: _delta_log/{name} \(.*\); restore the file$"):
+        source(tmp_path).plan(None, 10, 4e9)
+
+
+LINES = {
+    "no JSON": b"{",
+    "no object": b"[]",
+    "no action": b'{"add": 1}',
+    "no file": b'{"add": {}}',
+    "no path": b'{"add": {"path": 5, "size": 7}}',
+    "no features": b'{"protocol": {"readerFeatures": 7}}',
+    "no UTF-8": b"\xff",
+    "too deep": b"[" * 10_000,
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_version_that_is_damaged_is_named_with_the_version_to_go_on_with(line: str, tmp_path: Path) -> None:
+    for number in range(4):
+        add(tmp_path, number)
+    made = source(tmp_path, starting_version=3)
+    assert made.plan(None, 1, 4e9).splits, "it has read the table's columns"
+    path = tmp_path / "_delta_log" / f"{2:020d}.json"
+    path.write_bytes(path.read_bytes() + LINES[line] + b"\n")
+    remedy = "restore the file, or begin after it with startingVersion: 3 and a new checkpoint"
+    with pytest.raises(SourceError, match=rf"^delta.path: {path}: is damaged \(.*\); {remedy}$"):
+        made.plan({"mark": [1, False], "file": None, "entry": None, "records": 0, "density": 0.0}, 10, 4e9)
 
 
 def test_what_is_no_table_or_lacks_a_column_is_refused(tmp_path: Path) -> None:

@@ -1010,6 +1010,23 @@ def test_of_a_damaged_parquet_file_all_other_row_groups_are_read(
     assert f"rows {100 * group} to {100 * group + 99} are damaged" in letter.error
 
 
+@pytest.mark.parametrize("kind", ["plain", "dictionary", "large"])
+def test_text_of_a_parquet_file_that_is_not_utf_8_is_a_dead_letter(kind: str, tmp_path: Path) -> None:
+    """As damage leaves it where pages have no checksums. Arrow itself reads it, and so would whoever reads the results."""
+    values = [b"plain", b"\xff\xfe", "s\u00fc\u00df".encode(), None, b"\xc3", b""]
+    wrong = pa.array(values, pa.large_binary() if kind == "large" else pa.binary())
+    text = pa.Array.from_buffers(pa.large_string() if kind == "large" else pa.string(), len(wrong), wrong.buffers())
+    parquet(tmp_path / "x.parquet", pa.table({"k": range(6), "name": text}), use_dictionary=kind == "dictionary")
+    source = make(tmp_path, "parquet", NAMED)
+    rows, letters = read(source, source.plan(None, 100, NOW))
+    assert [(row["k"], row["name"]) for row in rows] == [(0, "plain"), (2, "s\u00fc\u00df"), (3, None), (5, "")]
+    assert [(letter.position, letter.error) for letter in letters] == [
+        (1, r'column name: "\\xff\\xfe" is not a value of STRING'),
+        (4, r'column name: "\\xc3" is not a value of STRING'),
+    ]
+    assert json.loads(letters[0].raw) == {"name": r"\xff\xfe", "k": 1}
+
+
 def test_an_error_that_is_not_the_file_s_makes_no_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet(tmp_path / "x.parquet", pa.table({"id": [1]}))
     source = make(tmp_path, "parquet")

@@ -1,4 +1,4 @@
-"""Damaged files end no process, hang no join and lose no record without a word (``fuzz``)."""
+"""Damaged input ends no process, hangs no join and loses no record without a word (``fuzz``)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from cases import how_many
-from fuzz import FORMS, mutated, run, sure_of
+from fuzz import FORMS, run
+from fuzz_inputs import mutated, sure_of
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_damaged_files_are_read_or_rejected_record_by_record(form: str, tmp_path: Path) -> None:
+def test_damaged_input_is_read_or_rejected_record_by_record(form: str, tmp_path: Path) -> None:
     assert run(form, 0, how_many(200, of=50), tmp_path) == []
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import warnings
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
@@ -19,6 +21,7 @@ from s3 import S3Server
 from streamjoin.io.base import Position, SourceError
 from streamjoin.io.factory import make_source
 from streamjoin.io.iceberg_changes import IcebergChanges, IcebergSourceConfig
+from streamjoin.io.iceberg_checked import check
 from streamjoin.io.iceberg_rewrite import rewrite
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 from streamjoin.io.table_source import TableSource
@@ -236,3 +239,64 @@ def test_records_came_with_the_snapshot_that_appended_them(tmp_path: Path) -> No
     plan = made.plan(plan.position, 1000, 4e9)
     assert plan.arrivals is not None
     assert (plan.arrivals.at.tolist(), plan.arrivals.records.tolist()) == ([table.snapshots()[2].timestamp_ms / 1000], [2])
+
+
+@pytest.mark.parametrize("pattern", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_damaged_file_of_metadata_is_named(pattern: str, whole: bool, tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1, 2))
+    made = source(tmp_path, **({} if whole else {"starting_snapshot": table.snapshots()[0].snapshot_id}))
+    path = max((tmp_path / "warehouse").rglob(pattern), key=lambda path: path.name)
+    path.write_bytes(path.read_bytes()[:-20] + b"\xff" * 20)
+    told = rf"^iceberg.table: {TABLE}: cannot read .*{path.name} is damaged: .*; restore the file, or roll the table back to a snapshot"
+    with pytest.raises(SourceError, match=told):
+        made.plan(None, 10, 4e9)
+
+
+def test_snapshots_that_come_before_themselves_are_refused(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    for number in range(3):
+        table.append(rows(number))
+    first, second, third = (snapshot.snapshot_id for snapshot in table.snapshots())
+    position = drained(source(tmp_path), None)[1]
+    table.append(rows(3))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    path.write_text(
+        path.read_text()
+        .replace(f'"parent-snapshot-id":{third}', f'"parent-snapshot-id":{second}')
+        .replace(f'"parent-snapshot-id":{first}', f'"parent-snapshot-id":{second}')
+    )
+    with pytest.raises(SourceError, match=rf"{path.name} is damaged: snapshot {second} comes before itself; restore the file"):
+        source(tmp_path).plan(position, 10, 4e9)
+
+
+def test_a_manifest_is_looked_through_before_a_decoder_reads_it_that_looks_at_no_bounds(tmp_path: Path) -> None:
+    """Whichever byte is another one: the manifest is refused, or each of its records ends where it says."""
+    table = table_of(tmp_path, partition="part")
+    table.append(rows(*range(5)))
+    (path,) = (tmp_path / "warehouse").rglob("*-m0.avro")
+    with path.open("rb") as file:
+        reader: Any = fastavro.reader(file)
+        entries, schema = list(reader), reader.writer_schema
+    plain = io.BytesIO()
+    fastavro.writer(plain, schema, entries, codec="null")
+    check(plain.getvalue())
+    refused = 0
+    for at in range(len(plain.getvalue())):
+        data = bytearray(plain.getvalue())
+        data[at] ^= 0x7F
+        try:
+            check(bytes(data))
+        except Exception:  # each kind of damage has one of its own
+            refused += 1
+    assert refused > len(plain.getvalue()) / 10
+    with pytest.raises(EOFError):
+        check(plain.getvalue()[:-30])
+
+
+def test_manifests_of_days_that_python_does_not_have_are_read(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "r102", "fields": [{"name": "day", "type": {"type": "int", "logicalType": "date"}}]}
+    data = io.BytesIO()
+    fastavro.writer(data, schema, [{"day": 10**9}])
+    check(data.getvalue())

@@ -149,6 +149,30 @@ def test_broken_bytes_are_told_and_touch_no_other_record() -> None:
     assert refused < 100
 
 
+@pytest.mark.parametrize(
+    ("more", "is_read"),
+    [
+        (b"\xdb\x02\xe3\x02\x08\x05\xe4\x02\xdc\x02", True),  # group 44 within group 43
+        (b"\xdb\x02\xe3\x02\xdc\x02\xe4\x02", False),  # their ends in the wrong order
+        (b"\xdb\x02\xe4\x02", False),  # the end of another group
+        (b"\x88\x80\x80\x80\x08\x05", True),  # the tag 2^31 + 8, written at its full length
+        (b"\x88\x80\x80\x80\x10\x05", False),  # a tag of more than 32 bits
+        (b"\x88\x80\x80\x80\x80\x00\x05", False),  # the tag of field 1, written too long
+    ],
+)
+def test_fields_that_no_column_has_are_skipped_where_they_are_well_formed(more: bytes, is_read: bool) -> None:
+    kind = classes()["shop.Row"]
+    value = kind(b=7).SerializeToString() + more
+    found, problems = read(protobuf_reader(reordered(), (), SCHEMA), [b"\0" + value, b"\0"])
+    try:
+        kind.FromString(value)
+        assert is_read
+    except DecodeError:
+        assert not is_read
+    assert problems == ({} if is_read else {0: "is not a message of Protobuf"})
+    assert not is_read or found[0]["b"] == 7
+
+
 def test_a_record_says_which_message_it_is() -> None:
     kinds = classes()
     schema = pa.schema([("n", pa.string()), ("b", pa.int64())])

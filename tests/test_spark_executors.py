@@ -17,8 +17,10 @@ import pytest
 
 from harness import driver_for, make_job, output_of
 from joins import band_expected, band_options, make_inputs, steps
+from poison_reader import FAULTS, KILLS, RAISES, PoisonSource
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.state.storage import ObjectStorage
+from test_poison import REASONS, batch_with, driver_of, expected, letters_of
 from test_replan_spark import Join
 from test_spark import start_spark
 from waiting import wait_for
@@ -61,6 +63,20 @@ def test_executors_and_workers_that_are_killed_lose_nothing(runner: SparkRunner,
     wait_for("both workers", lambda: len(runner.pool.pids) == 2)
     assert not set(before.values()) & set(runner.pool.pids.values()), "each was killed, and replaced"
     assert output_of(tmp_path) == band_expected(inputs)
+
+
+@pytest.mark.parametrize("runner", [ALONE, IN_PAIRS], indirect=True, ids=["alone", "in pairs"])
+@pytest.mark.parametrize(("bad", "kind"), [(0, FAULTS), (12, KILLS), (24, RAISES)], ids=["start", "middle", "end"])
+def test_workers_that_a_record_ends_go_on_without_it(bad: int, kind: int, runner: SparkRunner, tmp_path: Path) -> None:
+    """``bad``: its place in the first of the splits of 25 records."""
+    batches = batch_with({bad: kind}, 60), batch_with({}, 60, seed=2)
+    driver = driver_of(tmp_path, [PoisonSource(batch, 25, os.getpid()) for batch in batches], runner)
+    driver.start()
+    _, failures = steps(driver)
+    assert any(failure.is_narrowed for failure in failures)
+    assert output_of(tmp_path) == expected(batches, [("l", bad)])
+    letters = [(letter["stream"], letter["raw"], letter["error"]) for letter in letters_of(tmp_path)]
+    assert letters == [("l", str(bad), f"the record {REASONS[kind]}")]
 
 
 @pytest.mark.parametrize("runner", [ALONE, IN_PAIRS], indirect=True, ids=["alone", "in pairs"])

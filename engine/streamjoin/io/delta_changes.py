@@ -7,6 +7,7 @@ overwrite.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from streamjoin.io.base import SourceError, UnavailableError
-from streamjoin.io.delta_table import LOG, table_uri
+from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files
+from streamjoin.io.delta_table import brief, table_uri
 from streamjoin.io.table_source import Change, Mark, TableFile
 from streamjoin.location import is_url
-from streamjoin.state.storage import Missing, ObjectStorage
+from streamjoin.state.storage import Missing, ObjectStorage, StorageError
 
 KNOWN_FEATURES = {
     *("appendOnly", "deletionVectors", "domainMetadata", "invariants"),
@@ -62,8 +64,9 @@ class DeltaChanges:
 
     def columns(self) -> Mapping[str, int | None]:
         table = self._table()
-        self._check(table.protocol().reader_features or (), table.metadata().configuration, table.version())
-        return {field.name: None for field in table.schema().fields}
+        with self._explained():
+            self._check(table.protocol().reader_features or (), table.metadata().configuration, table.version())
+            return {field.name: None for field in table.schema().fields}
 
     def changes(self, mark: Mark, *, itself: bool) -> Iterator[Change]:
         version, is_whole = mark
@@ -84,7 +87,14 @@ class DeltaChanges:
         except Missing:
             self._look(version)
             return None
-        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        try:
+            return self._made(version, actions_of(text))
+        except NOT_OF_A_LOG as error:
+            path = f"{self.root}/{LOG}/{version:020d}.json"
+            remedy = f"restore the file, or begin after it with startingVersion: {version + 1} and a new checkpoint"
+            raise SourceError(f"delta.path: {path}: is damaged ({_said(error)}); {remedy}") from error
+
+    def _made(self, version: int, actions: list[dict[str, Any]]) -> Change:
         for action in actions:
             if "protocol" in action:
                 self._check(action["protocol"].get("readerFeatures") or (), {}, version)
@@ -125,7 +135,13 @@ class DeltaChanges:
 
     def _whole(self, version: int) -> list[TableFile]:
         """The files of a version, in an order that is always the same. O(files)."""
-        table = self._table(version)
+        # ``deltalake`` passes over a transaction that is empty, as one is whose writer lost its power.
+        if damaged := damaged_files(self._storage, version, transactions_only=True):
+            raise self._damaged(damaged, "it is no list of actions")
+        with self._explained(version):
+            return self._files(self._table(version), version)
+
+    def _files(self, table: DeltaTable, version: int) -> list[TableFile]:
         with_deleted = pa.table(table.deletion_vectors()).num_rows
         if with_deleted:
             raise self._deleted(version)
@@ -154,12 +170,14 @@ class DeltaChanges:
     def _file(self, add: Mapping[str, Any], version: int, committed_at: Any) -> TableFile:
         if add.get("deletionVector"):
             raise self._deleted(version)
-        path = unquote(add["path"])
+        path, size = unquote(add["path"]), int(add["size"])
+        values = {str(name): value or None for name, value in (add.get("partitionValues") or {}).items()}
+        if not path or size < 0 or not all(value is None or isinstance(value, str) for value in values.values()):
+            raise ValueError(f"action add: no file is {json.dumps(add)[:200]}")
         if path.startswith("/") or is_url(path):
             where = f"version {version} has a file elsewhere ({path}), as shallow clones have"
             raise SourceError(f"delta.path: {self.root}: {where}; read the table that it is a clone of")
-        values = {name: value or None for name, value in (add.get("partitionValues") or {}).items()}
-        return TableFile(path, int(add["size"]), values, _nanos(committed_at) or _nanos(add.get("modificationTime")))
+        return TableFile(path, size, values, _nanos(committed_at) or _nanos(add.get("modificationTime")))
 
     def _deleted(self, version: int) -> SourceError:
         remedy = "rewrite them (REORG TABLE ... APPLY (PURGE)), and begin with a new checkpoint"
@@ -176,21 +194,45 @@ class DeltaChanges:
     def _table(self, version: int | None = None) -> DeltaTable:
         if is_url(self.root):
             self._storage.list(f"{LOG}/_")  # says better what is wrong with a store
-        try:
+        with self._explained(version):
             return DeltaTable(table_uri(self.root), version=version)
+
+    @contextlib.contextmanager
+    def _explained(self, version: int | None = None) -> Iterator[None]:
+        """Errors of ``deltalake``, which has many kinds of them where a log is damaged, as those of a source. ``version``: which is read;
+        None: the newest."""
+        where = f"delta.path: {self.root}"
+        try:
+            yield
+        except (SourceError, UnavailableError, StorageError):
+            raise
         except TableNotFoundError:
-            raise SourceError(f"delta.path: {self.root}: there is no Delta table; make it, or correct the path") from None
-        except DeltaError as error:
-            remedy = "to begin again from the table as it is, choose a new checkpoint" if version is not None else "mend it"
-            raise SourceError(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]}); {remedy}") from error
-        except OSError as error:
-            kind = UnavailableError if is_url(self.root) else SourceError
-            raise kind(f"delta.path: {self.root}: cannot be read ({' '.join(str(error).split())[:300]})") from error
+            raise SourceError(f"{where}: there is no Delta table; make it, or correct the path") from None
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            if isinstance(error, OSError) and is_url(self.root):
+                raise UnavailableError(f"{where}: cannot be read ({_said(error)})") from error
+            damaged = damaged_files(self._storage, version)
+            if damaged:
+                raise self._damaged(damaged, _said(error)) from error
+            remedy = f"mend {LOG}" if version is None else f"mend {LOG}, or begin again from the table as it is with a new checkpoint"
+            raise SourceError(f"{where}: cannot be read ({_said(error)}); {remedy}") from error
+
+    def _damaged(self, files: list[str], why: str) -> SourceError:
+        remedy = f"restore {'the file' if len(files) == 1 else 'the files'}"
+        return SourceError(f"delta.path: {self.root}: its log is damaged: {', '.join(files)} ({why}); {remedy}")
 
 
 def _nanos(millis: Any) -> int:
     """Since 1970, of what writers give as milliseconds; 0: they give none."""
     return round(millis * 1_000_000) if isinstance(millis, int | float) else 0
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, which for some of them takes their name."""
+    text = brief(error)
+    return text if isinstance(error, DeltaError | OSError) else f"{type(error).__name__}: {text}"
 
 
 def _text(value: Any) -> str | None:

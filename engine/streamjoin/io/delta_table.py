@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from streamjoin.io.base import SinkError, Staged, UnavailableError
 from streamjoin.io.compacting import Compactor
+from streamjoin.io.delta_damage import LOG
 from streamjoin.io.delta_sink import DeltaSinkConfig
 from streamjoin.io.table_files import Publication, TableFiles
 from streamjoin.location import is_url
@@ -34,7 +35,6 @@ from streamjoin.state.storage import ObjectStorage
 ATTEMPTS = 10
 """The number of attempts at a transaction, if others change the table meanwhile; deltalake itself tries each of these several times."""
 PAUSE_SECONDS = 0.05
-LOG = "_delta_log"
 KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata"),
     *("invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
@@ -120,7 +120,7 @@ class DeltaLog:
             self._flush(table.version())
             _log.info("%s: %d files became %d", self.config.path, done["numFilesRemoved"], done["numFilesAdded"])
         except Exception as error:  # the table is as it was; the next time is after as many files again
-            _log.warning("%s: could not be compacted (%s)", self.config.path, _brief(error))
+            _log.warning("%s: could not be compacted (%s)", self.config.path, brief(error))
 
     def _made(self) -> DeltaTable:
         with contextlib.suppress(TableNotFoundError):
@@ -189,13 +189,13 @@ class DeltaLog:
         try:
             yield
         except CommitFailedError as error:
-            raise _Conflict(_brief(error)) from error
+            raise _Conflict(brief(error)) from error
         except DeltaError as error:
-            raise SinkError(f"{where} ({_brief(error)}); mend it, or give another path") from error
+            raise SinkError(f"{where} ({brief(error)}); mend it, or give another path") from error
         except OSError as error:
             if is_url(self.config.path):
-                raise UnavailableError(f"{where} ({_brief(error)}); check the network, and the store") from error
-            raise SinkError(f"{where} ({_brief(error)}); correct the path or the access to it") from error
+                raise UnavailableError(f"{where} ({brief(error)}); check the network, and the store") from error
+            raise SinkError(f"{where} ({brief(error)}); correct the path or the access to it") from error
 
 
 class _Conflict(Exception):  # noqa: N818 - the transaction is tried again
@@ -228,6 +228,6 @@ def _type(field: Any) -> str:
     return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(text, text.upper())
 
 
-def _brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """On one line, without the colours and the stack."""
-    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n   0:", 1)[0]).split())[:500]
+    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", re.split(r"\n +0:", str(error), maxsplit=1)[0]).split())[:500]

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.transforms import IdentityTransform
 
 from streamjoin.io.base import SourceError
+from streamjoin.io.iceberg_checked import CheckedIO
 from streamjoin.io.iceberg_table import catalog_of, explained
 from streamjoin.io.table_source import Change, Mark, TableFile
 from streamjoin.location import place, within
@@ -85,6 +86,9 @@ class IcebergChanges:
         """The snapshots after this one, and it where asked for, oldest first. Raises SourceError where there is no way back to it."""
         found: list[Snapshot] = []
         for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+            if len(found) == len(table.metadata.snapshots):
+                told = f"{table.metadata_location} is damaged: snapshot {snapshot.snapshot_id} comes before itself"
+                raise SourceError(f"{self._where}: {told}; restore the file, or roll the table back to a snapshot that does not need it")
             if snapshot.snapshot_id == number and not itself:
                 return found[::-1]
             found.append(snapshot)
@@ -117,17 +121,17 @@ class IcebergChanges:
                 for entry in manifest.fetch_manifest_entry(table.io)
                 if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == number
             ]
-        return Change(mark, [self._file(table, entry.data_file, snapshot) for entry in entries])
+            return Change(mark, [self._file(table, entry.data_file, snapshot) for entry in entries])
 
     def _whole(self, table: Table, number: int) -> list[TableFile]:
         """The files of a snapshot, in an order that is always the same. O(files)."""
         with explained(self.config.table, f"read snapshot {number} of", SourceError):
             tasks = list(table.scan(snapshot_id=number).plan_files())
-        if any(task.delete_files for task in tasks):
-            remedy = "rewrite them (rewrite_data_files), and begin with a new checkpoint"
-            raise SourceError(f"{self._where}: snapshot {number} has files with deleted rows, which are not read; {remedy}")
-        snapshot = table.snapshot_by_id(number)
-        return sorted((self._file(table, task.file, snapshot) for task in tasks), key=lambda file: file.path)
+            if any(task.delete_files for task in tasks):
+                remedy = "rewrite them (rewrite_data_files), and begin with a new checkpoint"
+                raise SourceError(f"{self._where}: snapshot {number} has files with deleted rows, which are not read; {remedy}")
+            snapshot = table.snapshot_by_id(number)
+            return sorted((self._file(table, task.file, snapshot) for task in tasks), key=lambda file: file.path)
 
     def _file(self, table: Table, file: DataFile, snapshot: Snapshot | None) -> TableFile:
         """``snapshot``: the one that the file came with, or, of the table as a whole, its newest."""
@@ -154,6 +158,7 @@ class IcebergChanges:
                     raise SourceError(f"{self._where}: there is no such table in the catalog; make it, or correct the name")
             else:
                 self._table.refresh()
+            self._table.io = CheckedIO(self._table.io)
         return self._table
 
 

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,6 +32,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     TooManyRequestsError,
 )
+from pyiceberg.io import InputFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -285,8 +287,23 @@ def explained(table: str, what: str, refusal: type[Exception]) -> Iterator[None]
     except Exception as error:
         if _may_pass(error):
             raise UnavailableError(f"{where} ({_brief(error)}); see whether the catalog and the store are up") from error
+        file = _read_by(error)
+        is_gone = isinstance(error, FileNotFoundError)
+        if file and (is_gone or not isinstance(error, OSError)):
+            told = f"{file} is {'missing' if is_gone else 'damaged'}: {_brief(error)}"
+            raise refusal(f"{where} ({told}); restore the file, or roll the table back to a snapshot that does not need it") from error
         remedy = "correct iceberg.catalog, or the access to it" if not isinstance(error, RESTError) else "see what the catalog wants"
         raise refusal(f"{where} ({_brief(error)}); {remedy}") from error
+
+
+def _read_by(error: BaseException) -> str:
+    """The file of metadata that ``pyiceberg`` was reading when this was raised, which its errors do not say; empty: none.
+
+    By the local variables of its functions: there is no other way to learn where a catalog has the metadata that it cannot read.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = (value for frame in reversed(frames) for value in frame.f_locals.values() if isinstance(value, InputFile))
+    return next((file.location for file in files), "")
 
 
 def _may_pass(error: Exception) -> bool:

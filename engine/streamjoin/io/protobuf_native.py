@@ -34,11 +34,23 @@ DEEPEST = 64
 SPAN_BITS = 31
 """As ``avro_native`` has it."""
 _VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _END_GROUP, _FOUR_BYTES = range(6)
+_LARGEST_TAG, _LONGEST_TAG = 0xFFFF_FFFF, 5
 
 
 @part
-def _skipped(at: Any, end: Any, wire: Any) -> Any:
-    """Where a value ends that nobody wants, or what is wrong with it, below 0."""
+def _tag(at: Any, end: Any) -> Any:
+    """The number of the field that comes, what its value is written as, and where that begins, or, below 0, what is wrong."""
+    begin = at
+    tag, at = varint(at, end)
+    number = np.int64(tag >> np.uint64(3))
+    if at >= 0 and (number == 0 or tag > np.uint64(_LARGEST_TAG) or at - begin > _LONGEST_TAG):
+        at = np.int64(-BAD_TAG)
+    return number, np.int64(tag & np.uint64(7)), at
+
+
+@part
+def _skipped(at: Any, end: Any, number: Any, wire: Any, groups: Any) -> Any:
+    """Where a field's value ends that nobody wants, or what is wrong with it, below 0. ``groups`` has room for DEEPEST numbers."""
     depth = 0
     while True:
         if wire == _VARINT:
@@ -52,19 +64,19 @@ def _skipped(at: Any, end: Any, wire: Any) -> Any:
             if at >= 0:
                 at = at + np.int64(size) if size <= np.uint64(end - at) else np.int64(-ENDS)
         elif wire == _GROUP:
-            depth += 1
-            if depth > DEEPEST:
+            if depth == DEEPEST:
                 return np.int64(-TOO_DEEP)
-        elif wire == _END_GROUP and depth > 0:
+            groups[depth] = number
+            depth += 1
+        elif wire == _END_GROUP and depth > 0 and groups[depth - 1] == number:
             depth -= 1
         else:
             return np.int64(-BAD_TAG)
         if at < 0 or depth == 0:
             return at
-        tag, at = varint(at, end)
+        number, wire, at = _tag(at, end)
         if at < 0:
             return at
-        wire = np.int64(tag & np.uint64(7))
 
 
 @native(
@@ -78,11 +90,12 @@ def read_messages(
 ) -> Any:
     """Reads the records at ``starts`` to ``ends`` of ``data`` as messages ``top``, whose rows of the table begin at firsts[top]; O(bytes).
 
-    Cells, ``given`` and ``stack`` are as in ``avro_native.read_records``; a message that is there gives its slot 1.
+    Cells and ``given`` are as in ``avro_native.read_records``; a message that is there gives its slot 1. ``stack`` has room for 3 * DEEPEST
+    numbers.
     """
     base = np.int64(data.ctypes.data)
     records = len(starts)
-    outer_ends, outer = stack[:DEEPEST], stack[DEEPEST:]
+    outer_ends, outer, groups = stack[:DEEPEST], stack[DEEPEST : 2 * DEEPEST], stack[2 * DEEPEST :]
     for row in range(records):
         at: Any = base + starts[row]
         end: Any = base + ends[row]
@@ -97,12 +110,8 @@ def read_messages(
                 end, message = outer_ends[depth], outer[depth]
                 place = firsts[message]
                 continue
-            tag, at = varint(at, end)
+            number, wire, at = _tag(at, end)
             if at < 0:
-                break
-            number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
-            if number == 0:
-                at = np.int64(-BAD_TAG)
                 break
             # Fields come in the order of their numbers, as a rule, and so are they in the table.
             first, last = firsts[message], firsts[message + 1]
@@ -126,7 +135,7 @@ def read_messages(
             if kind == NOTHING or wire != wanted:
                 if found >= 0 and table[found + 5] >= 0 and kind == NOTHING:
                     cells[table[found + 5] * records + row] = number
-                at = _skipped(at, end, wire)
+                at = _skipped(at, end, number, wire, groups)
                 if at < 0:
                     break
                 continue

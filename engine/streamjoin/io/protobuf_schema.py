@@ -80,7 +80,7 @@ class MessageReader:
         rows = len(starts)
         cells, given = np.zeros((self.slots, rows), np.int64), np.zeros((self.slots, rows), np.uint8)
         status = np.zeros(rows, np.uint8)
-        stack = np.empty(2 * native.DEEPEST, np.int64)
+        stack = np.empty(3 * native.DEEPEST, np.int64)
         native.read_messages(data, starts, ends, self.table, self.firsts, 0, cells.reshape(-1), given.reshape(-1), status, stack)
         problems: Problems = {int(row): REASONS[int(status[row])] for row in np.flatnonzero(status)}
         there = status == 0

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, MutableMapping
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,6 +64,8 @@ def from_arrow(column: pa.Array, kind: pa.DataType, name: str, problems: Problem
     """A file's column as values of ``kind``, where :func:`readable` allows it; complexity as :func:`from_text`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_string(kind):
+        return _convert(column, _text, kind, name, problems)
     if column.type == kind:
         return column
     if pa.types.is_timestamp(kind):
@@ -111,10 +114,23 @@ def _convert(column: pa.Array, step: Step, kind: pa.DataType, name: str, problem
     return pa.concat_arrays(parts)
 
 
+def _text(column: pa.Array) -> pa.Array:
+    """Raises ArrowInvalid where it is not UTF-8: a damaged file may have anything, and Arrow does not look."""
+    text = column.cast(pa.string())
+    _, ends, data = text.buffers()
+    if data is not None and len(text):
+        start, end = np.frombuffer(ends, np.int32)[[text.offset, text.offset + len(text)]]
+        if np.frombuffer(data, np.uint8)[start:end].max(initial=0) >= 128:  # else it is ASCII, which is soon seen
+            text.validate(full=True)
+    return text
+
+
 def plain(value: pa.Scalar) -> object:
     """A value for people to read."""
     try:
         return value.as_py()
+    except UnicodeDecodeError:
+        return value.cast(pa.binary()).as_py().decode(errors="backslashreplace")
     except (ValueError, OverflowError):
         # Times that Python's datetime cannot hold.
         return f"{value.cast(pa.int64()).as_py()} as {value.type}"

@@ -1,0 +1,68 @@
+"""Finds, in the log of a Delta table that cannot be read, the files that are damaged: ``deltalake`` does not say which ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin.state.storage import Missing, ObjectStorage
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+_NAME = re.compile(rf"{LOG}/(\d{{20}})\.(?:(json)|checkpoint.*\.parquet)")
+NOT_OF_A_LOG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading actions raises where they are none. JSON, and text, that cannot be decoded are ValueErrors."""
+
+
+def actions_of(text: bytes) -> list[dict[str, Any]]:
+    """A transaction's actions. Raises one of NOT_OF_A_LOG."""
+    actions = [json.loads(line) for line in text.split(b"\n") if line.strip()]
+    for action in actions:
+        for name, of_action in action.items():
+            if not isinstance(of_action, dict):
+                raise TypeError(f"action {name} is {json.dumps(of_action)[:50]}, not an object")
+    if not actions:
+        raise ValueError("it has no actions")
+    return actions
+
+
+def damaged_files(storage: ObjectStorage, version: int | None, *, transactions_only: bool = False) -> list[str]:
+    """Of the files from which the log of a version (None: of the newest) is read, those that are none of a log. O(their bytes).
+
+    ``transactions_only``: checkpoints, which may be large, are not looked at.
+    """
+    named = [(int(found[1]), found[2] is None, path) for path in storage.list(LOG) if (found := _NAME.fullmatch(path))]
+    known = [each for each in named if version is None or each[0] <= version]
+    since = max((number for number, is_checkpoint, _ in known if is_checkpoint), default=-1)
+    checks: list[tuple[str, Callable[[bytes], object]]] = []
+    for number, is_checkpoint, path in sorted(known):
+        if number >= since and not (is_checkpoint and transactions_only):
+            checks.append((path, _check_checkpoint if is_checkpoint else actions_of))
+    if not transactions_only:
+        checks.append((LAST_CHECKPOINT, _check_last_checkpoint))
+    return [path for path, check in checks if not _passes(storage, path, check)]
+
+
+def _passes(storage: ObjectStorage, path: str, check: Callable[[bytes], object]) -> bool:
+    try:
+        check(storage.get(path))
+    except Missing:
+        return True
+    except (*NOT_OF_A_LOG, OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _check_last_checkpoint(text: bytes) -> None:
+    int(json.loads(text)["version"])
+
+
+def _check_checkpoint(data: bytes) -> None:
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        for batch in file.iter_batches():
+            batch.validate(full=True)
