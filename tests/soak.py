@@ -1,7 +1,8 @@
 """A join that faults are to hit, as one seed makes it: its input, what is to happen when, what must come of it, and what did happen.
 
-Always holds: the input, and so what is expected, is the same whatever happens: each epoch takes the next file of each stream; late records
-are far behind the watermark that two epochs of any kind leave, and all others are ahead of it.
+Always holds: the input, and so what is expected, is the same whatever happens: each epoch takes the next file of each stream, whatever its
+name is by then (``soak_files``); late records are far behind the watermark that two epochs of any kind leave, and all others are ahead of
+it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-
 from disk import Keeps
 from harness import SECOND, manifest_text
 from shared_disk import SharedDisk
@@ -34,6 +32,7 @@ ROWS = 30
 KEYS = 50
 FIRST_EPOCH, LAST_EPOCHS = 4, 12
 """No point is before, and so many epochs are after the last one."""
+IDLE_SECONDS = 600
 FIRST_BAD = 3
 """No file before has late records."""
 ALL = "lr"
@@ -53,6 +52,9 @@ class Kind(StrEnum):
     STORAGE_SLOW = "storage is slow"
     POWER_LOST = "the power is lost"
     CLOCK_SET = "the clock is set forward or back"
+    FILE_ROTATED = "a file is rotated by renaming"
+    FILE_REWRITTEN = "a file is rewritten"
+    STREAM_SILENT = "a stream is silent for longer than its idleTimeout"
 
 
 ENDS_DRIVER = (Kind.DRIVER_KILLED, Kind.POWER_LOST)
@@ -125,61 +127,6 @@ class Expected:
     """Counters of the checkpoint."""
 
 
-def write_input(case: Case, root: Path) -> Expected:
-    """Both streams' files, and what is to come of them."""
-    rng = random.Random(case.seed + 1)
-    sides = [_write_stream(case, root, name, rng) for name in ALL]
-    connection = duckdb.connect()
-    connection.execute("SET threads = 1")
-    for name, (good, _, _) in zip(ALL, sides, strict=True):
-        connection.register(name, pa.table(dict(zip(("rid", "k", "at"), zip(*good, strict=True), strict=True))))
-    query = f"SELECT l.rid, r.rid FROM l, r WHERE abs(l.k - r.k) <= 2 AND abs(l.at - r.at) <= {WITHIN_SECONDS * SECOND}"
-    results = Counter(connection.execute(query).fetchall())
-    connection.close()
-    letters = sum((letters for _, letters, _ in sides), Counter())
-    wrong = [Counter(error for _, _, error in side[1].elements()) for side in sides]
-    totals = {
-        "input": [len(epoch_of) for _, _, epoch_of in sides],
-        "accepted": [len(good) for good, _, _ in sides],
-        "late": [errors["late"] for errors in wrong],
-        "ahead": [errors["ahead"] for errors in wrong],
-        "rejected": [errors.total() - errors["late"] for errors in wrong],
-        "output": [results.total()],
-    }
-    return Expected(results, (sides[0][2], sides[1][2]), letters, totals)
-
-
-def _write_stream(
-    case: Case, root: Path, name: str, rng: random.Random
-) -> tuple[list[tuple[int, int, int]], Counter[tuple[str, int, str]], dict[int, int]]:
-    """The good records (rid, k, at), the letters, and which epoch takes each record."""
-    folder = root / f"in-{name}"
-    folder.mkdir()
-    good: list[tuple[int, int, int]] = []
-    letters: Counter[tuple[str, int, str]] = Counter()
-    epoch_of: dict[int, int] = {}
-    rid = 0
-    for epoch in range(case.epochs):
-        lines = []
-        for _ in range(rng.randint(ROWS - 5, ROWS + 5)):
-            key, at = rng.randrange(KEYS), case.began_at + epoch * SECOND + rng.randrange(SECOND)
-            bad = rng.choices([None, "late", "ahead", "null", "malformed"], [80, 8 if epoch >= FIRST_BAD else 0, 2, 2, 8])[0]
-            if bad is None:
-                good.append((rid, key, at))
-            else:
-                letters[name, rid, bad] += 1
-            at += {"late": -3600 * SECOND, "ahead": 240 * 3600 * SECOND}.get(bad or "", 0)
-            moment = None if bad == "null" else f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at // SECOND))}.{at % SECOND:06d}Z"
-            line = json.dumps({"rid": rid, "k": key, "v": 0, "at": moment})
-            lines.append(line if bad != "malformed" else rng.choice([line[:-2], line.replace('"k": ', '"k": "?'), f'[{line}]']))
-            epoch_of[rid] = epoch
-            rid += 1
-        path = folder / f"{epoch:05d}.json"
-        path.write_text("".join(f"{line}\n" for line in lines))
-        os.utime(path, (case.began_at / SECOND + epoch,) * 2)
-    return good, letters, epoch_of
-
-
 def job_of(root: Path) -> Job:
     """From one to four workers, and at first two."""
     text = manifest_text(
@@ -196,7 +143,7 @@ def job_of(root: Path) -> Job:
     )
     job = compile_job(load(text))
     # 2 x 30 x 5 tuples are expected to be held, and 0.4 of the capacity is to be full at first.
-    streams = tuple(replace(stream, expected_rate=float(ROWS)) for stream in job.streams)
+    streams = tuple(replace(stream, expected_rate=float(ROWS), silence_micros=IDLE_SECONDS * SECOND) for stream in job.streams)
     return replace(job, min_workers=1, max_workers=4, streams=streams, capacity=replace(job.capacity, amount=500))  # type: ignore[arg-type]
 
 

@@ -20,11 +20,13 @@ from typing import NoReturn
 import soak
 from shaken_storage import Shake, ShakenStorage, give_tickets
 from soak import Case, Journal, Kind, Point
+from soak_files import Coming, Files
 from spark_path import have_workers_find_tests
 from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Retrying
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch import planning
+from streamjoin.epoch.deployment import make_sources
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.runner.spark import SparkRunner, SparkSettings
@@ -41,7 +43,7 @@ class Faults:
     """What happens when. ``at`` is the driver's hook."""
 
     def __init__(self, root: Path, case: Case) -> None:
-        self._root, self._journal = root, Journal(root)
+        self._root, self._journal, self.files = root, Journal(root), Files(case, root)
         self._disk = soak.disk_of(root)
         fired = {fault["point"] for fault in self._journal.read("fault")}
         self._points = [(number, point) for number, point in enumerate(case.points) if number not in fired]
@@ -92,6 +94,17 @@ class Faults:
                     self._note(number)
                     slow = rng.uniform(0.1, 1.0) if point.kind is Kind.STORAGE_SLOW else 0.0
                     give_tickets(self._root / "tickets", str(number), rng.randint(1, 4), SHAKES[point.kind], slow)
+                case Kind.FILE_ROTATED:
+                    stream = rng.choice(soak.ALL)
+                    self._note(number, stream=stream)
+                    self.files.rotate(stream)
+                case Kind.FILE_REWRITTEN:
+                    stream = rng.choice(soak.ALL)
+                    self._note(number, stream=stream)
+                    self.files.rewrite(stream, self.driver.checkpoint.epoch, rng)
+                case Kind.STREAM_SILENT:  # whose files have been made so; silent for long it is by the clock
+                    self._note(number, offset=2.0 * soak.IDLE_SECONDS)
+                    self.clock_offset += 2.0 * soak.IDLE_SECONDS
                 case Kind.CLOCK_SET:
                     offset = rng.choice([-1, 1]) * rng.uniform(1, 6) * 3600
                     self._note(number, offset=offset)
@@ -139,7 +152,9 @@ def main(root: Path) -> NoReturn:
 
     job = soak.job_of(root)
     storage = ShakenStorage(job.checkpoint, root / "tickets", soak.disk_of(root))
-    driver = faults.driver = Driver(job, storage, AnnouncedRunner(make_runner, tell), clock=faults.clock, at=faults.at)
+    sources = [Coming(source, name, faults.files) for name, source in zip(soak.ALL, make_sources(job, storage), strict=True)]
+    runner = AnnouncedRunner(make_runner, tell)
+    driver = faults.driver = Driver(job, storage, runner, sources=sources, clock=faults.clock, at=faults.at)
     Loop(driver, interval_seconds=0.0, stop=threading.Event(), tell=tell, log_directory=root / "logs", until_idle=True).run()
     failure = ended[0].failure
     if failure is not None:

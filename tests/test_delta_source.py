@@ -287,6 +287,18 @@ LINES = {
 }
 
 
+def test_a_file_that_a_version_adds_twice_is_damage_and_a_null_is_no_action(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    path = tmp_path / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (added,) = [line for line in lines if "add" in line]
+    path.write_text("".join(json.dumps({"remove": None, **line}) + "\n" for line in lines))
+    assert drained(source(tmp_path, starting_version=0), None)[0] == [1]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, added]))
+    with pytest.raises(SourceError, match=rf"^delta.path: {path}: is damaged \(ValueError: it adds .*.parquet twice\); restore the file"):
+        source(tmp_path, starting_version=0).plan(None, 10, 4e9)
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_a_version_that_is_damaged_is_named_with_the_version_to_go_on_with(line: str, tmp_path: Path) -> None:
     for number in range(4):

@@ -9,7 +9,10 @@ import pytest
 from soak import Kind, make_case
 from soak_crashes import run_case
 
-KINDS = (Kind.WORKER_KILLED, Kind.PLAN_PUT, Kind.STORAGE_FAILS_AFTER, Kind.CLOCK_SET, Kind.POWER_LOST)
+KINDS = (
+    *(Kind.WORKER_KILLED, Kind.PLAN_PUT, Kind.STORAGE_FAILS_AFTER, Kind.CLOCK_SET, Kind.POWER_LOST),
+    *(Kind.FILE_ROTATED, Kind.FILE_REWRITTEN, Kind.STREAM_SILENT),
+)
 
 
 @pytest.mark.spark

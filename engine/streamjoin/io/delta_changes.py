@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,10 @@ class DeltaChanges:
                 raise SourceError(f"{told}; {remedy}")
             return Change([version, False], (), f"{told}; its files are skipped")
         at = next((stamp for action in actions if (stamp := action.get("commitInfo", {}).get("timestamp")) is not None), None)
-        return Change([version, False], [self._file(add, version, at) for add in added])
+        files = [self._file(add, version, at) for add in added]
+        if twice := [path for path, times in Counter(file.path for file in files).items() if times > 1]:
+            raise ValueError(f"it adds {twice[0]} twice")
+        return Change([version, False], files)
 
     def _look(self, version: int) -> None:
         """Raises SourceError where the version was removed from the log, rather than not written yet."""

@@ -21,7 +21,8 @@ NOT_OF_A_LOG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 def actions_of(text: bytes) -> list[dict[str, Any]]:
     """A transaction's actions. Raises one of NOT_OF_A_LOG."""
-    actions = [json.loads(line) for line in text.split(b"\n") if line.strip()]
+    lines = [json.loads(line) for line in text.split(b"\n") if line.strip()]
+    actions = [{name: of_action for name, of_action in line.items() if of_action is not None} for line in lines]
     for action in actions:
         for name, of_action in action.items():
             if not isinstance(of_action, dict):
@@ -50,9 +51,11 @@ def damaged_files(storage: ObjectStorage, version: int | None, *, transactions_o
 
 def _passes(storage: ObjectStorage, path: str, check: Callable[[bytes], object]) -> bool:
     try:
-        check(storage.get(path))
+        data = storage.get(path)
     except Missing:
         return True
+    try:
+        check(data)
     except (*NOT_OF_A_LOG, OSError, pa.ArrowException):
         return False
     return True
