@@ -654,6 +654,18 @@ class TestStatus:
         assert "j 99.99% (98.76% to 100.00%) of the last hour's results" in text
         assert status.only_measurements({"completeness": {}})
 
+    def test_records_that_could_not_be_used_are_counted_without_those_that_were_read_again(self) -> None:
+        line = 'streamjoin_{}_records_total{{name="one",stream="{}"}} {}\n'
+        lines = [("dead_letter", "l", 2000), ("replayed", "l", 1990), ("dead_letter", "r", 7), ("replayed", "r", 7)]
+        measured = measure('streamjoin_plan_generation{name="one"} 1.0\n' + "".join(line.format(*values) for values in lines))
+        assert measured is not None
+        assert measured.dead_letters == {"l": 10}
+        report = facts().report
+        assert report is not None
+        written = status.status(facts(report=dataclasses.replace(report, measured=measured)), {}, "2026-01-01T00:00:00Z")
+        assert written["deadLetters"] == {"l": 10}
+        assert "l 10" in plugin.described({**streamjoin(), "status": written}, datetime(2026, 1, 1, tzinfo=UTC))
+
     def test_the_driver_is_asked_about_the_last_hour(self) -> None:
         line = 'streamjoin_completeness_ratio{{name="one",join="j",over="{}",bound="{}"}} {}\n'
         lines = [("1h", "estimate", 0.9), ("1h", "low", 0.8), ("run", "low", 0.1), ("1h", "high", "NaN")]

@@ -19,6 +19,8 @@ from streamjoin_operator.measurement import (
     ACCEPTED,
     COMPLETENESS,
     GENERATION,
+    REJECTED,
+    REPLAYED,
     SHED,
     SHED_RATIO,
     TAU,
@@ -52,6 +54,8 @@ class Measured:
     """As ``shed``, where that is only recommended."""
     completeness: dict[str, dict[str, float]] = field(default_factory=dict)
     """By join, of its results of the last hour: the estimate of the share that was found, and between what it is (low, high)."""
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    """By stream, records that were rejected so far, without those that were read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ def measure(text: str) -> Measured | None:
     """The metrics of one exposition; None where it has no plan."""
     generation = math.nan
     workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}, WOULD_SHED_RATIO: {}}
-    streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}}
+    streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}, REJECTED: {}, REPLAYED: {}}
     completeness: dict[str, dict[str, float]] = {}
     for pairs, value in exposition(text):
         labels = dict(pairs)
@@ -181,7 +185,9 @@ def measure(text: str) -> Measured | None:
         return None
     shed, accepted = streams[SHED], streams[ACCEPTED]
     counts = {stream: (shed.get(stream, 0.0), accepted.get(stream, 0.0)) for stream in shed | accepted}
-    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness)
+    again = streams[REPLAYED]
+    letters = {stream: int(left) for stream, value in streams[REJECTED].items() if (left := value - again.get(stream, 0.0)) >= 1}
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness, letters)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:

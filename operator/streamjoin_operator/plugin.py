@@ -317,6 +317,7 @@ def described(body: Object, now: datetime) -> str:
         ["tau", _tau(status, now)],
         ["shed", _shed(status)],
         ["completeness", _completeness(status)],
+        ["dead letters", ", ".join(f"{stream} {count:,}" for stream, count in (status.get("deadLetters") or {}).items()) or "-"],
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
         ["queries", _queries(status)],

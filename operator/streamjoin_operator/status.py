@@ -31,7 +31,7 @@ GIVEN_UP = 3
 """Of the plans that did not come to run, so many are shown."""
 COMMIT_SECONDS = 300.0
 """``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
-MEASUREMENTS = ("utilization", "shed", "shedRatio", "completeness", "lastCommit")
+MEASUREMENTS = ("utilization", "shed", "shedRatio", "completeness", "deadLetters", "lastCommit")
 """Fields that change all the time while a join is busy."""
 COMPLETENESS_BOUNDS = ("estimate", "low", "high")
 
@@ -78,6 +78,8 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
             join: {bound: f"{math.floor(share * 1e4) / 1e4:.4g}" for bound, share in of_join.items() if bound in COMPLETENESS_BOUNDS}
             for join, of_join in sorted(measured.completeness.items())
         }
+    if measured is not None and measured.dead_letters:
+        written["deadLetters"] = dict(sorted(measured.dead_letters.items()))
     last_commit = _last_commit(facts, before)
     if last_commit is not None:
         written["lastCommit"] = last_commit

@@ -218,6 +218,8 @@ class Status(Part):
     """By stream, the share of its tuples that is dropped because workers are nearly full."""
     completeness: Annotated[dict[str, Completeness], Field(max_length=16)] | None = None
     """By join, of its results of the last hour, the share that shedding and late tuples have left. Estimated."""
+    dead_letters: Annotated[dict[str, Count], Field(max_length=16)] | None = None
+    """By stream, records that the join could not use, without those that were read again; streamjoin letters shows them."""
     change: Change | None = None
     """What the last change of the manifest led to."""
     decisions: Annotated[tuple[Decision, ...], Field(strict=False, max_length=50)] | None = None
