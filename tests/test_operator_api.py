@@ -631,8 +631,12 @@ def test_health_and_metrics_are_served(cluster: Cluster) -> None:
         url = f"http://127.0.0.1:{running.operator.port}"
         assert opener.open(f"{url}/healthz").status == 200
         assert opener.open(f"{url}/readyz").status == 200
-        text = opener.open(f"{url}/metrics").read().decode()
-        assert 'streamjoin_operator_streamjoins{phase="Running"} 1.0' in text
+
+        def metrics() -> str:
+            return str(opener.open(f"{url}/metrics").read().decode())
+
+        wait_for("it is counted", lambda: 'streamjoin_operator_streamjoins{phase="Running"} 1.0' in metrics())
+        text = metrics()
         assert 'streamjoin_operator_reconciles_total{result="success"}' in text
         assert "streamjoin_operator_queue_age_seconds" in text
 

@@ -137,6 +137,7 @@ def test_files_that_somebody_spoils_or_deletes_are_put_right() -> None:
         before, (name,) = read_by_driver(world.cluster), maps(world)
         for spoil in (
             lambda body: body["data"].update({"revision": "x"}),
+            lambda body: body["data"].pop("revision"),
             lambda body: body["data"].pop("streamjoin.yaml"),
             lambda body: body["data"].update({"streamjoin.yaml": "[]"}),
         ):

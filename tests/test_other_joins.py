@@ -28,7 +28,7 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
-from streamjoin.state.log import CommitLog, read_latest
+from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 from test_join_property import KINDS, make_input
 from test_several_joins import OPERATORS_OF_A_SET, ORDERED, WINDOWS_OF_A_SET, Drawn, draw_join
@@ -161,12 +161,6 @@ def run(job: Job, root: Path, *, epochs: int | None = None, stops: bool = True) 
     if stops:
         driver.stop()
     return driver
-
-
-def edited(root: Path, **changes: Any) -> None:
-    """Commit the checkpoint with these changes, as another version would have left it."""
-    log = CommitLog(ObjectStorage(str(root / "state")))
-    log.commit(replace(log.claim(), **changes))
 
 
 REFUSED = [
