@@ -9,8 +9,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from streamjoin.papers.catalogue import ALGORITHMS, NOT_COMPARED, ROWS
-from streamjoin.papers.rows import PAPERS, Comparison, Kind, Row
+from streamjoin_research.papers.catalogue import ALGORITHMS, NOT_COMPARED, ROWS
+from streamjoin_research.papers.rows import PAPERS, Comparison, Kind, Row
 
 WIDTH = 118
 KINDS = {
@@ -63,7 +63,9 @@ def page(comparisons: Sequence[Comparison], machine: str, before: str = "") -> s
         "# The papers and this code\n",
         "What five papers report, what this code gives with the same parameters, and whether they agree. This page is written by "
         "`streamjoin bench paper --document docs/papers.md`; `streamjoin bench paper --figure 002:4` prints one figure, `--picture DIR` "
-        "draws them, `--json` is for machines ([options](cli.md#bench-paper)). `tests/test_papers.py` keeps it true.\n",
+        "draws them, `--json` is for machines ([options](cli.md#bench-paper)). `make setup-research` installs this command, from the "
+        "package `streamjoin-research` (`engine/streamjoin_research`): it has what reproduces papers, is not needed to run a join, and is "
+        "in no image and no release. `make research-check` runs its tests, which keep this page true.\n",
         f"{told_of} Where one differs, its line says why, if that is known. Agreement is decided by a rule that the line gives, and that "
         "can fail. The papers' figures are pictures that our texts of them do not hold; of those, the shape is compared that their prose "
         "describes. Kinds of rows:\n",
@@ -71,7 +73,7 @@ def page(comparisons: Sequence[Comparison], machine: str, before: str = "") -> s
         f"\n{RAN_ON}{machine}.\n",
         "## Where each algorithm is\n",
         _table(
-            ["paper", "what", "module, below `engine/streamjoin`"],
+            ["paper", "what", "module, relative to `engine/streamjoin`"],
             [[paper, what, f"`{modules}`"] for paper, what, modules in ALGORITHMS],
         ),
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from streamjoin.cli.exits import Exit
-from streamjoin.papers import report
-from streamjoin.papers.catalogue import ROWS
-from streamjoin.papers.rows import Comparison, Kind, Row, matching
+from streamjoin_research.papers import report
+from streamjoin_research.papers.catalogue import ROWS
+from streamjoin_research.papers.rows import Comparison, Kind, Row, matching
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,6 @@ def _chosen(options: Options) -> list[Row]:
 def _draw(options: Options, comparisons: list[Comparison]) -> list[Path]:
     if options.picture is None:
         return []
-    from streamjoin.papers.picture import draw
+    from streamjoin_research.papers.picture import draw
 
     return [path for comparison in comparisons if (path := draw(options.picture, comparison)) is not None]

@@ -1,6 +1,6 @@
 """002, A-DSP: joins that run while their streams change, and with few tasks, beside sections 5.5 and 5.6.1 (Figs. 14 to 16).
 
-Work stands for time, as in :mod:`streamjoin.papers.adsp_runs`.
+Work stands for time, as in :mod:`streamjoin_research.papers.adsp_runs`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from streamjoin.kernel.keys import mix
-from streamjoin.papers.adsp_plans import RATIOS
-from streamjoin.papers.adsp_runs import FLAT, NO_WEIBO, row, throughput
-from streamjoin.papers.loads import ALL, V, held, plan
-from streamjoin.papers.queries import B_MR, B_NCI, E_Q5, MODELS, TINY, ByLoad, Query, in_turn, loaded, sized
-from streamjoin.papers.rows import Kind, Lines, Ours, Row, Values, figures, holds, number
-from streamjoin.papers.runs import Array, Keys, Run, Tasks, run, streams
 from streamjoin.scheme.dichotomy import TooManyTasksError
+from streamjoin_research.papers.adsp_plans import RATIOS
+from streamjoin_research.papers.adsp_runs import FLAT, NO_WEIBO, row, throughput
+from streamjoin_research.papers.loads import ALL, V, held, plan
+from streamjoin_research.papers.queries import B_MR, B_NCI, E_Q5, MODELS, TINY, ByLoad, Query, in_turn, loaded, sized
+from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, figures, holds, number
+from streamjoin_research.papers.runs import Array, Keys, Run, Tasks, run, streams
 
 WINDOW = 3
 """Slides of a minute."""
@@ -58,7 +58,7 @@ def shifted(shares: Array, order: Array, instances: int, f: float, chance: np.ra
 
 
 def shifting(keys: int, slides: Sequence[tuple[int, int]], f: float, instances: int, *, z: float = 1.0, seed: int = 1) -> list[Keys]:
-    """As :func:`~streamjoin.papers.queries.loaded`, but S's frequent keys are others in each slide, by f."""
+    """As :func:`~streamjoin_research.papers.queries.loaded`, but S's frequent keys are others in each slide, by f."""
     chance = np.random.default_rng(seed)
     left_order, order = chance.permutation(keys), chance.permutation(keys)
     weights = np.arange(1.0, keys + 1) ** -z

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from streamjoin.papers.rows import Comparison, Lines, Tiling
+from streamjoin_research.papers.rows import Comparison, Lines, Tiling
 
 STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False}
 RESULT, AREA = "#c9cdd6", "#3b6fd4"

@@ -1,4 +1,4 @@
-"""004, Tran and Lee: Fig. 7 in a simulated network, beside the same figure by formula (:mod:`streamjoin.papers.semijoins`).
+"""004, Tran and Lee: Fig. 7 in a simulated network, beside the same figure by formula (:mod:`streamjoin_research.papers.semijoins`).
 
 The machines of :mod:`streamjoin.semijoin.algorithms` join streams of generated tuples. The time of a second is that of all its shipments,
 laid end to end, each with its latency and by its bytes. Probing takes no time here, so nothing but shipments is compared. Keys are
@@ -12,8 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from streamjoin.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds
-from streamjoin.papers.semijoins import (
+from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
+from streamjoin.semijoin.algorithms.window import StreamTuple, TimeWindow
+from streamjoin.semijoin.names import Algorithm
+from streamjoin.semijoin.network import Link, run_one_way
+from streamjoin.semijoin.statistics import Connection
+from streamjoin_research.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds
+from streamjoin_research.papers.semijoins import (
     ALL_FALL,
     ALL_RISE,
     CROSS,
@@ -26,11 +31,6 @@ from streamjoin.papers.semijoins import (
     SOURCE_RISES,
     WITH,
 )
-from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
-from streamjoin.semijoin.algorithms.window import StreamTuple, TimeWindow
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, run_one_way
-from streamjoin.semijoin.statistics import Connection
 
 MICROS = 1_000_000
 POINTS = 5

@@ -14,12 +14,12 @@ from streamjoin.chain.measure import measure
 from streamjoin.elastic.deployment import first_deployment
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shedding import shed_factor
-from streamjoin.papers.loads import ALL
-from streamjoin.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
-from streamjoin.papers.structures import STRUCTURES
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics
+from streamjoin_research.papers.loads import ALL
+from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
+from streamjoin_research.papers.structures import STRUCTURES
 
 RATES = [10.0, 50.0, 100.0, 150.0, 200.0, 201.0, 250.0, 300.0, 350.0, 390.0, 399.0]
 WEIGHTS = (0.2, 0.5, 0.7)
@@ -436,7 +436,7 @@ ROWS = (
         "the queue's efficiency, outputs / comparisons, is 0.0005",
         _efficiency,
         (equal("efficiency", 0.0005),),
-        ("papers/structures.py",),
+        ("../streamjoin_research/papers/structures.py",),
     ),
     Row(
         "003",
@@ -452,7 +452,7 @@ ROWS = (
             holds("the map's is at least n / 4", lambda v: all(a >= b for a, b in zip(v["map"], v["map bound"], strict=True))),
             holds("all find as many results", lambda v: v["outputs"][0] == v["outputs"][1] == v["outputs"][2]),
         ),
-        ("papers/structures.py",),
+        ("../streamjoin_research/papers/structures.py",),
         why="The engine has none of the three: it probes sorted runs, where a search is shared by a batch.",
     ),
     Row(
@@ -468,7 +468,7 @@ ROWS = (
             holds("with 3000 tuples, tree and map are faster than the queue", lambda v: v["tree"][-1] > 1 and v["map"][-1] > 1),
             holds("by more than with 100", lambda v: v["tree"][-1] > v["tree"][0] and v["map"][-1] > v["map"][0]),
         ),
-        ("papers/structures.py",),
+        ("../streamjoin_research/papers/structures.py",),
     ),
     Row(
         "003",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamjoin.papers import adsp_plans, adsp_runs, adsp_schemes, adsp_shifts, duplication, esj, semijoins, semijoins_simulated
-from streamjoin.papers.rows import Row
+from streamjoin_research.papers import adsp_plans, adsp_runs, adsp_schemes, adsp_shifts, duplication, esj, semijoins, semijoins_simulated
+from streamjoin_research.papers.rows import Row
 
 ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     (

@@ -16,7 +16,6 @@ from functools import cache
 from itertools import combinations, pairwise
 from statistics import mean, median, stdev
 
-from streamjoin.papers.rows import Check, Kind, Lines, Ours, Row, Values, equal, figures, holds, number
 from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
 from streamjoin.semijoin.algorithms.window import StreamTuple, TimeWindow
 from streamjoin.semijoin.cost import one_way_cost
@@ -25,6 +24,7 @@ from streamjoin.semijoin.names import Algorithm
 from streamjoin.semijoin.network import Link, run_one_way
 from streamjoin.semijoin.order import Planning, exhaustive, greedy
 from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
+from streamjoin_research.papers.rows import Check, Kind, Lines, Ours, Row, Values, equal, figures, holds, number
 
 NETWORK = Connection(latency_seconds=0.025, bytes_per_second=128_000)
 STREAM = Flow(rate=300, window_tuples=900, tuple_bytes=1250, key_bytes=5, distinct_keys=10)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.papers.loads import band, held
-from streamjoin.papers.queries import B_MR, B_NCI, DATA, E_Q5, MODELS, SKEWS, TINY, ByLoad, Query, loaded, options_of, sized
-from streamjoin.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds, number
-from streamjoin.papers.runs import VALUES, Join, Keys, Run, run, streams
 from streamjoin.scheme.models import plan_for_capacity
+from streamjoin_research.papers.loads import band, held
+from streamjoin_research.papers.queries import B_MR, B_NCI, DATA, E_Q5, MODELS, SKEWS, TINY, ByLoad, Query, loaded, options_of, sized
+from streamjoin_research.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds, number
+from streamjoin_research.papers.runs import VALUES, Join, Keys, Run, run, streams
 
 MATRICES = ("A-DSP", "Square", "Dynamic")
 RIVALS = (*MATRICES, "Bi_6", "Bi")
@@ -27,7 +27,7 @@ MOST_TASKS = 300
 """Virtual machines of the paper's cluster."""
 STEPS = 4
 """In which 16 GB are loaded."""
-MODULES = ("papers/runs.py", "epoch/join.py", "epoch/route.py", "scheme/models.py")
+MODULES = ("../streamjoin_research/papers/runs.py", "epoch/join.py", "epoch/route.py", "scheme/models.py")
 
 Runs = dict[str, list[Run]]
 """By model, the run at each z."""

@@ -10,6 +10,6 @@
 004    Tran and Lee, "Distributed stream join query processing with semijoins"
 =====  ==================================================================================================
 
-A :class:`~streamjoin.papers.rows.Row` is one such figure or claim, and says itself by which rule agreement is decided. Always holds:
-a rule can fail, and rows of kinds C and S are deterministic.
+A :class:`~streamjoin_research.papers.rows.Row` is one such figure or claim, and says itself by which rule agreement is decided. Always
+holds: a rule can fail, and rows of kinds C and S are deterministic.
 """

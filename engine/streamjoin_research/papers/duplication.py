@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from streamjoin.papers.queries import TINY, loaded
-from streamjoin.papers.rows import Kind, Lines, Ours, Row, Values, figures, holds
-from streamjoin.papers.runs import Join, Run, Tasks, run, streams
+from streamjoin_research.papers.queries import TINY, loaded
+from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, figures, holds
+from streamjoin_research.papers.runs import Join, Run, Tasks, run, streams
 
 KINDS = "one job", "a job each"
 COUNTS = (1, 2, 4, 8)

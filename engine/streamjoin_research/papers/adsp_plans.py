@@ -18,13 +18,13 @@ from streamjoin.elastic.migration import plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.papers.loads import ALL, V, band, held, plan
-from streamjoin.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
 from streamjoin.scheme.models import plan_for_capacity
 from streamjoin.scheme.printed import readj
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme
 from streamjoin.scheme.varietal import Shape, even_parts
+from streamjoin_research.papers.loads import ALL, V, band, held, plan
+from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
 
 RIVALS = ("A-DSP", "Square", "Dynamic", "Bi")
 

@@ -6,15 +6,15 @@ import random
 from collections.abc import Callable
 from itertools import pairwise, product
 
-from streamjoin.papers.loads import band, plan, toy
-from streamjoin.papers.optimum import Band, band_of, fewest_tasks, matrix_of
-from streamjoin.papers.rows import Kind, Lines, Ours, Row, Tiling, equal, figures, holds, number
 from streamjoin.scheme import dichotomy, printed, varietal
 from streamjoin.scheme.cuts import Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity
 from streamjoin.scheme.printed import Needed, by_algorithm_1, by_equation_9
 from streamjoin.scheme.statistics import loads
+from streamjoin_research.papers.loads import band, plan, toy
+from streamjoin_research.papers.optimum import Band, band_of, fewest_tasks, matrix_of
+from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Tiling, equal, figures, holds, number
 
 FIGURE_2 = [4, 4, 5, 5, 6, 17, 18, 22, 23, 30, 31, 32]
 """Twelve tuples a side, of which the first five all join each other, and key 20 is between the seventh and the eighth."""
@@ -329,7 +329,7 @@ ROWS = (
             ),
             holds("the bound is greatest at 3", lambda v: max(v["bound"]) == v["bound"][1]),
         ),
-        ("scheme/printed.py", "papers/optimum.py"),
+        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
     ),
     Row(
         "002",
@@ -381,7 +381,7 @@ ROWS = (
         "at most alpha beta / (alpha beta - alpha - beta + 3) times the fewest",
         _theorem_4(by_algorithm_1, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "papers/optimum.py"),
+        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
         slow=True,
     ),
     Row(
@@ -394,7 +394,7 @@ ROWS = (
         'the same; the proof counts tasks "according to Equ.9"',
         _theorem_4(by_equation_9, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "papers/optimum.py"),
+        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
         why="The proof takes it that the fewest tasks are squares of V_h; a long and thin task (1 + 5 tuples) may do the work of two.",
         slow=True,
     ),

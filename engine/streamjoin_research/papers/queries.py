@@ -15,9 +15,9 @@ import numpy as np
 from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.papers.runs import VALUES, Array, Join, Keys, Tasks
 from streamjoin.scheme.models import Options
 from streamjoin.serve.wishes import running_plan
+from streamjoin_research.papers.runs import VALUES, Array, Join, Keys, Tasks
 
 UPPER, LOWER = 0.8, 0.5
 """Section 5.4: a new plan above and below these parts of V."""
@@ -31,7 +31,8 @@ class Query:
     capacity: int
     """V in tuples: so many that a run takes seconds."""
     band: int | None
-    """How far keys may be apart; None: every pair is looked at, of which one in :data:`~streamjoin.papers.runs.VALUES` is a result."""
+    """How far keys may be apart; None: every pair is looked at, of which one in :data:`~streamjoin_research.papers.runs.VALUES` is a
+    result."""
 
     def join(self, keys: int, window_seconds: int | None = None) -> Join:
         """Over keys 0 to ``keys`` - 1."""
@@ -111,7 +112,7 @@ MODELS: dict[str, Model] = {
 class ByLoad:
     """Section 5.4's rule: a new plan, filled to 80 %, where the fullest task holds above 80 % of V or below 50 %; Dynamic goes by its own.
 
-    To be told of each epoch (:data:`streamjoin.papers.runs.Replan`).
+    To be told of each epoch (:data:`streamjoin_research.papers.runs.Replan`).
     """
 
     def __init__(self, most: int, *, least: int = 1) -> None:
