@@ -5,6 +5,7 @@ pyproject.toml). It is in no image and in no release. ``docs/papers.md`` says ho
 
 =============  ==============================================================================
 ``papers``     the papers' figures beside ours
+``semijoin``   Tran and Lee's joins over slow networks, as a library
 ``command``    ``streamjoin bench paper``, which this distribution adds to the command line
 =============  ==============================================================================
 """

@@ -329,7 +329,7 @@ ROWS = (
             ),
             holds("the bound is greatest at 3", lambda v: max(v["bound"]) == v["bound"][1]),
         ),
-        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
+        ("scheme/printed.py", "research/papers/optimum.py"),
     ),
     Row(
         "002",
@@ -381,7 +381,7 @@ ROWS = (
         "at most alpha beta / (alpha beta - alpha - beta + 3) times the fewest",
         _theorem_4(by_algorithm_1, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
+        ("scheme/printed.py", "research/papers/optimum.py"),
         slow=True,
     ),
     Row(
@@ -394,7 +394,7 @@ ROWS = (
         'the same; the proof counts tasks "according to Equ.9"',
         _theorem_4(by_equation_9, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "../streamjoin_research/papers/optimum.py"),
+        ("scheme/printed.py", "research/papers/optimum.py"),
         why="The proof takes it that the fewest tasks are squares of V_h; a long and thin task (1 + 5 tuples) may do the work of two.",
         slow=True,
     ),

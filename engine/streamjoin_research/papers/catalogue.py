@@ -46,12 +46,20 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     (
         "004",
         "Algs. 1 to 6: the one-way joins",
-        "semijoin/algorithms/simple.py, semijoin/algorithms/at_source.py, semijoin/algorithms/at_destination.py",
+        "research/semijoin/algorithms/simple.py, research/semijoin/algorithms/at_source.py, research/semijoin/algorithms/at_destination.py",
     ),
-    ("004", "Algs. 7 to 9: non-redundant semijoin, partial windows", "semijoin/algorithms/at_source.py, semijoin/algorithms/distinct.py"),
-    ("004", "appendix B, the cost formulas; Table 4", "semijoin/cost.py, semijoin/estimates.py, semijoin/statistics.py"),
-    ("004", "Alg. 10, greedy; exhaustive; tree ordering", "semijoin/order.py"),
-    ("004", "Definition 1, join sequences over a network", "semijoin/multiway.py, semijoin/network.py"),
+    (
+        "004",
+        "Algs. 7 to 9: non-redundant semijoin, partial windows",
+        "research/semijoin/algorithms/at_source.py, research/semijoin/algorithms/distinct.py",
+    ),
+    (
+        "004",
+        "appendix B, the cost formulas; Table 4",
+        "research/semijoin/cost.py, research/semijoin/estimates.py, research/semijoin/statistics.py",
+    ),
+    ("004", "Alg. 10, greedy; exhaustive; tree ordering", "research/semijoin/order.py"),
+    ("004", "Definition 1, join sequences over a network", "research/semijoin/multiway.py, research/semijoin/network.py"),
     ("004", "orders of three and more streams in the engine", "elastic/sequences.py, epoch/cascade.py"),
     ("004", "SP-S, SP-D, SM-S1, SM-D2 as steps in the engine, with their costs", "elastic/meetings.py, epoch/asking.py"),
 )

@@ -436,7 +436,7 @@ ROWS = (
         "the queue's efficiency, outputs / comparisons, is 0.0005",
         _efficiency,
         (equal("efficiency", 0.0005),),
-        ("../streamjoin_research/papers/structures.py",),
+        ("research/papers/structures.py",),
     ),
     Row(
         "003",
@@ -452,7 +452,7 @@ ROWS = (
             holds("the map's is at least n / 4", lambda v: all(a >= b for a, b in zip(v["map"], v["map bound"], strict=True))),
             holds("all find as many results", lambda v: v["outputs"][0] == v["outputs"][1] == v["outputs"][2]),
         ),
-        ("../streamjoin_research/papers/structures.py",),
+        ("research/papers/structures.py",),
         why="The engine has none of the three: it probes sorted runs, where a search is shared by a batch.",
     ),
     Row(
@@ -468,7 +468,7 @@ ROWS = (
             holds("with 3000 tuples, tree and map are faster than the queue", lambda v: v["tree"][-1] > 1 and v["map"][-1] > 1),
             holds("by more than with 100", lambda v: v["tree"][-1] > v["tree"][0] and v["map"][-1] > v["map"][0]),
         ),
-        ("../streamjoin_research/papers/structures.py",),
+        ("research/papers/structures.py",),
     ),
     Row(
         "003",

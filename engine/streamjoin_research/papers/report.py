@@ -73,7 +73,7 @@ def page(comparisons: Sequence[Comparison], machine: str, before: str = "") -> s
         f"\n{RAN_ON}{machine}.\n",
         "## Where each algorithm is\n",
         _table(
-            ["paper", "what", "module, relative to `engine/streamjoin`"],
+            ["paper", "what", "module, below `engine/streamjoin`; `research/`: below `engine/streamjoin_research`"],
             [[paper, what, f"`{modules}`"] for paper, what, modules in ALGORITHMS],
         ),
     ]

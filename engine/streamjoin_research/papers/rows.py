@@ -96,7 +96,7 @@ class Row:
     """Given whether to be quick: a smaller setting for tests. Rows that are fast are the same either way."""
     rule: tuple[Check, ...]
     modules: tuple[str, ...]
-    """Where the algorithm is, relative to ``streamjoin``."""
+    """Where the algorithm is, below ``streamjoin``; ``research/``: below ``streamjoin_research``."""
     why: str = ""
     """Why ours differs, if that is known. Of a row that agrees: what to know besides."""
     data: str = ""

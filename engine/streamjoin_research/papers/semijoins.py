@@ -16,15 +16,15 @@ from functools import cache
 from itertools import combinations, pairwise
 from statistics import mean, median, stdev
 
-from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
-from streamjoin.semijoin.algorithms.window import StreamTuple, TimeWindow
-from streamjoin.semijoin.cost import one_way_cost
-from streamjoin.semijoin.graph import Edge, JoinGraph, StreamStatistics
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, run_one_way
-from streamjoin.semijoin.order import Planning, exhaustive, greedy
-from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
 from streamjoin_research.papers.rows import Check, Kind, Lines, Ours, Row, Values, equal, figures, holds, number
+from streamjoin_research.semijoin.algorithms.site import Setting, Timing, Widths
+from streamjoin_research.semijoin.algorithms.window import StreamTuple, TimeWindow
+from streamjoin_research.semijoin.cost import one_way_cost
+from streamjoin_research.semijoin.graph import Edge, JoinGraph, StreamStatistics
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link, run_one_way
+from streamjoin_research.semijoin.order import Planning, exhaustive, greedy
+from streamjoin_research.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
 
 NETWORK = Connection(latency_seconds=0.025, bytes_per_second=128_000)
 STREAM = Flow(rate=300, window_tuples=900, tuple_bytes=1250, key_bytes=5, distinct_keys=10)
@@ -33,7 +33,7 @@ SOURCE = ("SP-S", "SM-S1", "SM-S2")
 DESTINATION = ("SP-D", "SM-D1", "SM-D2")
 EACH = tuple(algorithm.value for algorithm in Algorithm)
 WITH = "both streams: 1250 bytes, f = 0.1, 300/s, 3 s; 25 ms, 1024 kbps, interval 100 ms"
-FORMULAS = "semijoin/cost.py", "semijoin/estimates.py"
+FORMULAS = "research/semijoin/cost.py", "research/semijoin/estimates.py"
 FLAT = 1.15
 """\"More or less constant\", \"nearly constant\": at most so many times the least."""
 
@@ -349,7 +349,7 @@ ROWS = (
                 lambda v: all(abs(v["measured"][name] - time) <= 0.05 * time for name, time in v["formula"].items()),
             ),
         ),
-        ("semijoin/network.py", "semijoin/algorithms/site.py"),
+        ("research/semijoin/network.py", "research/semijoin/algorithms/site.py"),
         slow=True,
     ),
     Row(
@@ -368,7 +368,7 @@ ROWS = (
             ),
             holds("each median within 0.1", lambda v: all(abs(v[name]["median"] - of[1]) <= 0.1 for name, of in TABLE_3.items())),
         ),
-        ("semijoin/order.py",),
+        ("research/semijoin/order.py",),
         why=MEASURED,
         slow=True,
     ),
@@ -387,7 +387,7 @@ ROWS = (
                 lambda v: all(a["mean"] < b["mean"] for a, b in pairwise(v.values())),
             ),
         ),
-        ("semijoin/order.py",),
+        ("research/semijoin/order.py",),
         why=f"{MEASURED} Star and chain are as near to each other as another hundred queries would move them.",
         slow=True,
     ),
@@ -401,7 +401,7 @@ ROWS = (
         'the ratio, to the first digit, has "an exponential distribution skewed to the value of 1.0"',
         _figure_8,
         (holds("1.0 is the most frequent in each topology", lambda v: all(of[0] == max(of) for of in v.values())),),
-        ("semijoin/order.py",),
+        ("research/semijoin/order.py",),
         why=f"{MEASURED} Fully connected, 1.1 is about as frequent as 1.0.",
         slow=True,
     ),
@@ -415,7 +415,7 @@ ROWS = (
         "greedy is optimal; measured differences below 2, 6 and 10 % in 12, 17 and 20 of 20 cases",
         _figure_9,
         (equal("most", 1.0, text="greedy is exactly the cheapest in all cases"), equal("cases", 20)),
-        ("semijoin/order.py",),
+        ("research/semijoin/order.py",),
     ),
     Row(
         "004",
@@ -427,7 +427,7 @@ ROWS = (
         'the largest difference is "less than 25%", at a window of 800 ms',
         _figure_10,
         (holds("greedy takes less than 25 % longer at each window", lambda v: all(0 <= gap < 25 for gap in v["gaps %"])),),
-        ("semijoin/order.py",),
+        ("research/semijoin/order.py",),
         why="Where the largest is, is not compared: at 2000 ms by appendix B, where the paper measures.",
         data="The log of WorldCup98 is not used: only the rates, sizes and selectivities that the paper gives of it.",
     ),

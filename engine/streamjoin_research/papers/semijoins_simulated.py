@@ -1,8 +1,8 @@
 """004, Tran and Lee: Fig. 7 in a simulated network, beside the same figure by formula (:mod:`streamjoin_research.papers.semijoins`).
 
-The machines of :mod:`streamjoin.semijoin.algorithms` join streams of generated tuples. The time of a second is that of all its shipments,
-laid end to end, each with its latency and by its bytes. Probing takes no time here, so nothing but shipments is compared. Keys are
-drawn from 1 / f values, those of one stream among those of the other, as the paper assumes.
+The machines of :mod:`streamjoin_research.semijoin.algorithms` join streams of generated tuples. The time of a second is that of all its
+shipments, laid end to end, each with its latency and by its bytes. Probing takes no time here, so nothing but shipments is compared. Keys
+are drawn from 1 / f values, those of one stream among those of the other, as the paper assumes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
-from streamjoin.semijoin.algorithms.window import StreamTuple, TimeWindow
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, run_one_way
-from streamjoin.semijoin.statistics import Connection
 from streamjoin_research.papers.rows import Check, Kind, Lines, Ours, Row, Values, figures, holds
 from streamjoin_research.papers.semijoins import (
     ALL_FALL,
@@ -31,6 +26,11 @@ from streamjoin_research.papers.semijoins import (
     SOURCE_RISES,
     WITH,
 )
+from streamjoin_research.semijoin.algorithms.site import Setting, Timing, Widths
+from streamjoin_research.semijoin.algorithms.window import StreamTuple, TimeWindow
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link, run_one_way
+from streamjoin_research.semijoin.statistics import Connection
 
 MICROS = 1_000_000
 POINTS = 5
@@ -125,7 +125,7 @@ def _row(figure: str, part: str, parameters: str, says: str, ours: Callable[[boo
         says,
         ours,
         rule,
-        ("semijoin/network.py", "semijoin/algorithms/site.py"),
+        ("research/semijoin/network.py", "research/semijoin/algorithms/site.py"),
         why=why,
         slow=True,
     )

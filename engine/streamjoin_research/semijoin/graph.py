@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from streamjoin.semijoin.statistics import Attribute, Flow
+from streamjoin_research.semijoin.statistics import Attribute, Flow
 
 
 @dataclass(frozen=True)

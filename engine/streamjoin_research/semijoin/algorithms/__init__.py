@@ -13,11 +13,11 @@
 
 from __future__ import annotations
 
-from streamjoin.semijoin.algorithms.at_destination import DestinationOfSMD1, DestinationOfSMD2, SourceOfSMD1, SourceOfSMD2
-from streamjoin.semijoin.algorithms.at_source import DestinationOfSMS1, DestinationOfSMS2, SourceOfSMS1, SourceOfSMS2
-from streamjoin.semijoin.algorithms.simple import DestinationOfSPS, JoiningDestination, SourceOfSPD, SourceOfSPS
-from streamjoin.semijoin.algorithms.site import Setting, Site
-from streamjoin.semijoin.names import Algorithm
+from streamjoin_research.semijoin.algorithms.at_destination import DestinationOfSMD1, DestinationOfSMD2, SourceOfSMD1, SourceOfSMD2
+from streamjoin_research.semijoin.algorithms.at_source import DestinationOfSMS1, DestinationOfSMS2, SourceOfSMS1, SourceOfSMS2
+from streamjoin_research.semijoin.algorithms.simple import DestinationOfSPS, JoiningDestination, SourceOfSPD, SourceOfSPS
+from streamjoin_research.semijoin.algorithms.site import Setting, Site
+from streamjoin_research.semijoin.names import Algorithm
 
 _MACHINES: dict[Algorithm, tuple[type[Site], type[Site]]] = {
     Algorithm.SP_S: (SourceOfSPS, DestinationOfSPS),

@@ -5,12 +5,12 @@ Of a batch, only tuples whose key is in the window are shipped. SM-D1 knows the 
 
 from __future__ import annotations
 
-from streamjoin.semijoin.algorithms.at_source import ask, change
-from streamjoin.semijoin.algorithms.distinct import KeysOfWindow, Mirror
-from streamjoin.semijoin.algorithms.messages import Batch, Changed, Effect, FullTuples, Key, Keys, MatchingKeys, Message, Send
-from streamjoin.semijoin.algorithms.simple import JoiningDestination
-from streamjoin.semijoin.algorithms.site import Destination, Setting, Source
-from streamjoin.semijoin.algorithms.window import StreamTuple
+from streamjoin_research.semijoin.algorithms.at_source import ask, change
+from streamjoin_research.semijoin.algorithms.distinct import KeysOfWindow, Mirror
+from streamjoin_research.semijoin.algorithms.messages import Batch, Changed, Effect, FullTuples, Key, Keys, MatchingKeys, Message, Send
+from streamjoin_research.semijoin.algorithms.simple import JoiningDestination
+from streamjoin_research.semijoin.algorithms.site import Destination, Setting, Source
+from streamjoin_research.semijoin.algorithms.window import StreamTuple
 
 
 class SourceOfSMD1(Source):

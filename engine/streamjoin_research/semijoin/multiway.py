@@ -15,14 +15,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from streamjoin.semijoin.algorithms import one_way
-from streamjoin.semijoin.algorithms.messages import Batch, Late, Match
-from streamjoin.semijoin.algorithms.site import Setting, Timing, Widths
-from streamjoin.semijoin.algorithms.window import StreamTuple, Window
-from streamjoin.semijoin.graph import Joined, JoinGraph
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, Network, Shipment, batches
-from streamjoin.semijoin.order import LinearPlan
+from streamjoin_research.semijoin.algorithms import one_way
+from streamjoin_research.semijoin.algorithms.messages import Batch, Late, Match
+from streamjoin_research.semijoin.algorithms.site import Setting, Timing, Widths
+from streamjoin_research.semijoin.algorithms.window import StreamTuple, Window
+from streamjoin_research.semijoin.graph import Joined, JoinGraph
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link, Network, Shipment, batches
+from streamjoin_research.semijoin.order import LinearPlan
 
 Sequences = Mapping[str, Sequence[tuple[str, Algorithm]]]
 """Of each head: the streams that it is joined with, in this order, and how."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamjoin.semijoin.algorithms.distinct import KeysOfWindow, Mirror
-from streamjoin.semijoin.algorithms.messages import Batch, Changed, Effect, Key, Keys, MatchingTuples, Message, Removed, Send
-from streamjoin.semijoin.algorithms.site import Destination, Setting, Source
-from streamjoin.semijoin.algorithms.window import Held, StreamTuple
+from streamjoin_research.semijoin.algorithms.distinct import KeysOfWindow, Mirror
+from streamjoin_research.semijoin.algorithms.messages import Batch, Changed, Effect, Key, Keys, MatchingTuples, Message, Removed, Send
+from streamjoin_research.semijoin.algorithms.site import Destination, Setting, Source
+from streamjoin_research.semijoin.algorithms.window import Held, StreamTuple
 
 
 class _ShippingDestination(Destination):

@@ -1,9 +1,9 @@
 """The cost formulas of appendix B (Tran and Lee 2010), one for each of the six algorithms: what a one-way join takes in a second.
 
-A formula gives shipments and operations; how long they take is for a :class:`~streamjoin.semijoin.statistics.Connection` and
-:class:`~streamjoin.semijoin.statistics.Work` to say. The paper's cost, the *unit time cost*, is :meth:`Cost.seconds`: seconds of network
-and of machines for a second of the stream. It is a measure of effort, and may be above 1. The quantities that the formulas take come from
-:mod:`~streamjoin.semijoin.estimates`.
+A formula gives shipments and operations; how long they take is for a :class:`~streamjoin_research.semijoin.statistics.Connection` and
+:class:`~streamjoin_research.semijoin.statistics.Work` to say. The paper's cost, the *unit time cost*, is :meth:`Cost.seconds`: seconds of
+network and of machines for a second of the stream. It is a measure of effort, and may be above 1. The quantities that the formulas take
+come from :mod:`~streamjoin_research.semijoin.estimates`.
 
 What was mended in the formulas themselves:
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamjoin.semijoin.estimates import Quantities, printed
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.statistics import Connection, Pair, Work
+from streamjoin_research.semijoin.estimates import Quantities, printed
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.statistics import Connection, Pair, Work
 
 
 @dataclass(frozen=True)

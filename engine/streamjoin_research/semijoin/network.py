@@ -1,7 +1,7 @@
 """A network of sites, simulated event by event: latency, bandwidth, and links that keep the order of what is shipped on them.
 
-The simulation gives the machines of :mod:`streamjoin.semijoin.algorithms` their events, in the order that they ask for, and writes down all
-shipments, results and late messages. Computing takes no time. The same arguments give the same run.
+The simulation gives the machines of :mod:`streamjoin_research.semijoin.algorithms` their events, in the order that they ask for, and writes
+down all shipments, results and late messages. Computing takes no time. The same arguments give the same run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 
-from streamjoin.semijoin.algorithms import one_way
-from streamjoin.semijoin.algorithms.messages import Batch, Event, Late, Match, Message, Send, WakeAt
-from streamjoin.semijoin.algorithms.site import Setting, Site
-from streamjoin.semijoin.algorithms.window import StreamTuple
-from streamjoin.semijoin.names import Algorithm
+from streamjoin_research.semijoin.algorithms import one_way
+from streamjoin_research.semijoin.algorithms.messages import Batch, Event, Late, Match, Message, Send, WakeAt
+from streamjoin_research.semijoin.algorithms.site import Setting, Site
+from streamjoin_research.semijoin.algorithms.window import StreamTuple
+from streamjoin_research.semijoin.names import Algorithm
 
 
 @dataclass(frozen=True)

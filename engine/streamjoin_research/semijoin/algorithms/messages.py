@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from streamjoin.semijoin.algorithms.window import StreamTuple
+from streamjoin_research.semijoin.algorithms.window import StreamTuple
 
 Key = Hashable
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamjoin.semijoin.algorithms.messages import Batch, Effect, FullTuples, Message, Send
-from streamjoin.semijoin.algorithms.site import Destination, Setting, Site, Source
-from streamjoin.semijoin.algorithms.window import Held
+from streamjoin_research.semijoin.algorithms.messages import Batch, Effect, FullTuples, Message, Send
+from streamjoin_research.semijoin.algorithms.site import Destination, Setting, Site, Source
+from streamjoin_research.semijoin.algorithms.window import Held
 
 
 class SourceOfSPS(Source):

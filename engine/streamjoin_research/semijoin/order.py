@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from streamjoin.semijoin.cost import Cost, one_way_cost
-from streamjoin.semijoin.estimates import Quantities, printed
-from streamjoin.semijoin.graph import Joined, JoinGraph
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.statistics import Connection, Flow, Pair, Work
+from streamjoin_research.semijoin.cost import Cost, one_way_cost
+from streamjoin_research.semijoin.estimates import Quantities, printed
+from streamjoin_research.semijoin.graph import Joined, JoinGraph
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.statistics import Connection, Flow, Pair, Work
 
 
 @dataclass(frozen=True)

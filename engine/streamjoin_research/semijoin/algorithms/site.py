@@ -20,9 +20,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streamjoin.semijoin.algorithms.messages import Batch, Effect, Event, Late, Match, Message, Wake, WakeAt
-from streamjoin.semijoin.algorithms.window import Arrivals, Held, StreamTuple, Window
-from streamjoin.semijoin.names import Algorithm
+from streamjoin_research.semijoin.algorithms.messages import Batch, Effect, Event, Late, Match, Message, Wake, WakeAt
+from streamjoin_research.semijoin.algorithms.window import Arrivals, Held, StreamTuple, Window
+from streamjoin_research.semijoin.names import Algorithm
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from streamjoin.semijoin.algorithms.messages import Changed
-from streamjoin.semijoin.algorithms.window import StreamTuple
+from streamjoin_research.semijoin.algorithms.messages import Changed
+from streamjoin_research.semijoin.algorithms.window import StreamTuple
 
 
 @dataclass

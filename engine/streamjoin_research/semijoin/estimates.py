@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streamjoin.semijoin.statistics import Pair
+from streamjoin_research.semijoin.statistics import Pair
 
 
 @dataclass(frozen=True)
