@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-all test-costs steady docs-check release-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup setup-test demo test test-all test-costs steady docs-check release-check research-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
 	publish-page publish-docs workflows clean
 
 help: ## Show this list
@@ -19,7 +19,7 @@ setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
 
 setup-test: ## Add all that tests and checks of style and types need
-	@$(PYTHON) tools/setup.py dev tables cassandra protobuf kubeconfig docs examples release
+	@$(PYTHON) tools/setup.py dev tables cassandra protobuf kubeconfig docs examples release research
 
 setup-%:
 	@$(PYTHON) tools/setup.py $*
@@ -79,11 +79,15 @@ steady: setup-test ## Run make test beside busy processes, on one core, and ten 
 	$(BIN)/python tools/steady.py
 
 docs-check: export STREAMJOIN_TESTS := docs
-docs-check: docs ## Build the documentation, and check that its pages do what they say
+docs-check: setup-test docs ## Build the documentation, and check that its pages do what they say
 	$(PYTEST)
 
 release-check: export STREAMJOIN_TESTS := release
 release-check: kubernetes ## Check what makes releases: packages, images, the chart, workflows
+	$(PYTEST)
+
+research-check: export STREAMJOIN_TESTS := research
+research-check: setup-test ## Check what reproduces papers (engine/streamjoin_research)
 	$(PYTEST)
 
 # Each prints what it does, and the first one at the end the KUBECONFIG of the cluster.
@@ -141,5 +145,6 @@ workflows: setup-test ## Check .github/workflows
 	$(BIN)/pytest -q -n 0 tests/test_workflows.py
 
 clean: ## Remove all that was made here: .venv, caches, out
+	rm -rf engine/streamjoin_research/build engine/streamjoin_research/*.egg-info
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist out *.egg-info
 	find engine operator tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Streams for the tests of ``streamjoin.semijoin``, and the answer that a join of them should give, by trying every pair."""
+"""Streams for the tests of ``streamjoin_research.semijoin``, and the answer that a join of them should give, by trying every pair."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streamjoin.semijoin.algorithms.site import Setting, Site, Timing, Widths
-from streamjoin.semijoin.algorithms.window import RowWindow, StreamTuple, TimeWindow, Window
-from streamjoin.semijoin.graph import Edge, JoinGraph, StreamStatistics
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, Run, run_one_way
-from streamjoin.semijoin.order import Planning
-from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair
+from streamjoin_research.semijoin.algorithms.site import Setting, Site, Timing, Widths
+from streamjoin_research.semijoin.algorithms.window import RowWindow, StreamTuple, TimeWindow, Window
+from streamjoin_research.semijoin.graph import Edge, JoinGraph, StreamStatistics
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link, Run, run_one_way
+from streamjoin_research.semijoin.order import Planning
+from streamjoin_research.semijoin.statistics import Attribute, Connection, Flow, Pair
 
 MOST_SHIPMENTS = 1000
 

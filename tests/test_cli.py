@@ -5,6 +5,7 @@ Everything runs with the inline runner; ``tests/test_spark.py`` starts Spark.
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import multiprocessing
@@ -235,6 +236,15 @@ def test_json_is_all_that_standard_output_has_even_with_a_console_sink(tmp_path:
     assert {worker["task"] for epoch in epochs for worker in epoch["workers"]} == {0, 1}
     assert epochs[-1]["streams"][0]["watermark"] == "2026-01-01T00:00:01.999000Z"
     assert error.count('{"a":') == 12
+
+
+@pytest.mark.parametrize("arguments", [["paper"], ["paper", "--figure", "002:4"]])
+def test_the_papers_comparison_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([]))
+    done = CliRunner().invoke(main, ["bench", *arguments])
+    assert done.exit_code == 2
+    assert "paper: the package streamjoin-research has this command and is not installed; in a clone: make setup-research" in done.stderr
+    assert "streamjoin-research" in " ".join(CliRunner().invoke(main, ["bench", "--help"]).output.split()).replace("- ", "-")
 
 
 def test_json_fields_are_those_that_the_documentation_lists(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "engine" / "streamjoin", ROOT / "operator" / "streamjoin_operator")
+SOURCES = (ROOT / "engine" / "streamjoin", ROOT / "engine" / "streamjoin_research", ROOT / "operator" / "streamjoin_operator")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONTRACTS = {contract["id"]: contract for contract in SETTINGS["contracts"]}
 

@@ -37,7 +37,7 @@ KINDS = {"console", "json", "mermaid", "promql", "python", "sh", "sql", "text", 
 ``promql`` in tests/test_prometheus.py, and tests/test_site.py has a picture of all that is ``mermaid``."""
 NOT_JUDGED = 5
 """So many blocks have a reason why they are not run."""
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+EXTRAS = {"research", *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
 OTHER_PROGRAMS = {
     *("cat", "cd", "cosign", "cp", "curl", "diff", "docker", "export", "gh", "git", "helm", "mkdir"),
     *("openssl", "pip", "rm", "sed", "sha256sum", "tar", "tools/images.sh", "uv", "vi"),

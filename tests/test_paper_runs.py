@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamjoin.papers import adsp_shifts, report
-from streamjoin.papers.catalogue import ROWS
-from streamjoin.papers.picture import draw
-from streamjoin.papers.queries import B_MR, B_NCI, E_Q5, MODELS, ByLoad, Query, in_turn, loaded, sized, zipf
-from streamjoin.papers.rows import Kind, Lines, Row
-from streamjoin.papers.runs import VALUES, Epoch, Join, Keys, Run, Tasks, run, streams
-from streamjoin.papers.semijoins_simulated import FIRST, Place, seconds
+from streamjoin_research.papers import adsp_shifts, report
+from streamjoin_research.papers.catalogue import ROWS
+from streamjoin_research.papers.picture import draw
+from streamjoin_research.papers.queries import B_MR, B_NCI, E_Q5, MODELS, ByLoad, Query, in_turn, loaded, sized, zipf
+from streamjoin_research.papers.rows import Kind, Lines, Row
+from streamjoin_research.papers.runs import VALUES, Epoch, Join, Keys, Run, Tasks, run, streams
+from streamjoin_research.papers.semijoins_simulated import FIRST, Place, seconds
 
 RUNS = [row for row in ROWS if row.kind is Kind.RUN]
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import random
 import re
+import tomllib
 from collections import Counter
 from itertools import combinations, product
 from pathlib import Path
@@ -18,13 +19,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import streamjoin
+import streamjoin_research
 from streamjoin.cli import main
-from streamjoin.papers import report
-from streamjoin.papers.catalogue import ALGORITHMS, NOT_COMPARED, ROWS
-from streamjoin.papers.optimum import Band, fewest_tasks, matrix_of
-from streamjoin.papers.rows import Kind, Ours, Row, equal, holds, matching, near
-from streamjoin.papers.structures import STRUCTURES
 from streamjoin.scheme import printed, varietal
+from streamjoin_research.papers import report
+from streamjoin_research.papers.catalogue import ALGORITHMS, NOT_COMPARED, ROWS
+from streamjoin_research.papers.optimum import Band, fewest_tasks, matrix_of
+from streamjoin_research.papers.rows import Kind, Ours, Row, equal, holds, matching, near
+from streamjoin_research.papers.structures import STRUCTURES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "papers.md"
@@ -66,11 +68,21 @@ def test_rows_have_names_of_their_own_and_rules() -> None:
 
 
 def test_modules_are_there() -> None:
-    engine = Path(streamjoin.__file__).parent
+    product, research = (Path(package.__file__).parent for package in (streamjoin, streamjoin_research))
     named = {module for row in ROWS for module in row.modules}
     for _, _, modules in ALGORITHMS:
         named |= {module.strip() for module in modules.split(",")}
-    assert [module for module in sorted(named) if not (engine / module).exists()] == []
+    paths = {
+        module: research / module.removeprefix("research/") if module.startswith("research/") else product / module for module in named
+    }
+    assert [module for module, path in sorted(paths.items()) if not path.exists()] == []
+
+
+def test_the_distribution_has_all_packages() -> None:
+    source = Path(streamjoin_research.__file__).parent
+    listed = tomllib.loads((source / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = [file.parent.relative_to(source.parent) for file in source.rglob("__init__.py")]
+    assert sorted(listed) == sorted(".".join(folder.parts) for folder in folders if "build" not in folder.parts)
 
 
 def test_rules_fail_where_a_number_differs() -> None:

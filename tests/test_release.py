@@ -81,11 +81,12 @@ def test_packages_hold_the_project_and_nobody_s_name_or_clock(built: Path) -> No
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert {"streamjoin/cli/__init__.py", "streamjoin_operator/main.py", "streamjoin/py.typed", "streamjoin/__init__.pyi"} <= set(names)
-        assert not [name for name in names if "tests" in name or "__pycache__" in name]
+        assert not [name for name in names if "tests" in name or "__pycache__" in name or name.startswith("streamjoin_research")]
         assert {entry.date_time for entry in archive.infolist()} == {(2026, 3, 1, 12, 0, 0)}
     for path in (sdist, chart):
         with tarfile.open(path) as archive:
             entries = archive.getmembers()
+        assert not [entry.name for entry in entries if "streamjoin_research" in entry.name]
         assert {(entry.uid, entry.gid, entry.uname, entry.gname, entry.mtime) for entry in entries} == {(0, 0, "", "", 1772366400)}
         assert {entry.mode for entry in entries} <= {0o644, 0o755}
         assert path.read_bytes()[4:8] == b"\0\0\0\0", "gzip's time"

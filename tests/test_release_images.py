@@ -113,7 +113,7 @@ raise SystemExit(pytest.main(["-q", "-k", chosen, "-p", "no:cacheprovider", "--n
 
 
 def test_the_engine_does_without_what_its_image_leaves_out(tmp_path: Path) -> None:
-    draw = ["cli.draw", "cli.picture", "cli.frontier_picture", "cli.simulation_picture", "papers.picture"]
+    draw = ["cli.draw", "cli.picture", "cli.frontier_picture", "cli.simulation_picture"]
     absent = left_out("engine")
     assert {"deltalake", "pyiceberg", "sqlalchemy", "pyarrow._s3fs"} <= set(absent)
     demo = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text())

@@ -14,11 +14,11 @@ import pytest
 
 from cases import how_many
 from semijoin_cases import Case, numbers, random_case
-from streamjoin.semijoin.algorithms import one_way
-from streamjoin.semijoin.algorithms.at_destination import DestinationOfSMD1, SourceOfSMD1
-from streamjoin.semijoin.algorithms.at_source import DestinationOfSMS1, DestinationOfSMS2, SourceOfSMS1, SourceOfSMS2
-from streamjoin.semijoin.algorithms.distinct import KeysOfWindow, Mirror
-from streamjoin.semijoin.algorithms.messages import (
+from streamjoin_research.semijoin.algorithms import one_way
+from streamjoin_research.semijoin.algorithms.at_destination import DestinationOfSMD1, SourceOfSMD1
+from streamjoin_research.semijoin.algorithms.at_source import DestinationOfSMS1, DestinationOfSMS2, SourceOfSMS1, SourceOfSMS2
+from streamjoin_research.semijoin.algorithms.distinct import KeysOfWindow, Mirror
+from streamjoin_research.semijoin.algorithms.messages import (
     Batch,
     Changed,
     Effect,
@@ -30,10 +30,10 @@ from streamjoin.semijoin.algorithms.messages import (
     Removed,
     Send,
 )
-from streamjoin.semijoin.algorithms.site import Setting, Site, Timing, Widths
-from streamjoin.semijoin.algorithms.window import Arrivals, Held, RowWindow, StreamTuple, TimeWindow, Window
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link, Run, batches, run_one_way
+from streamjoin_research.semijoin.algorithms.site import Setting, Site, Timing, Widths
+from streamjoin_research.semijoin.algorithms.window import Arrivals, Held, RowWindow, StreamTuple, TimeWindow, Window
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link, Run, batches, run_one_way
 
 SEEDS = range(how_many(400, of=4))
 SLOW = (25, 90)

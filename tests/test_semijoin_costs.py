@@ -18,12 +18,12 @@ from semijoin_cases import (
     simulate,
     workload_pair,
 )
-from streamjoin.semijoin.algorithms.site import Timing
-from streamjoin.semijoin.cost import one_way_cost
-from streamjoin.semijoin.estimates import expected
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link
-from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
+from streamjoin_research.semijoin.algorithms.site import Timing
+from streamjoin_research.semijoin.cost import one_way_cost
+from streamjoin_research.semijoin.estimates import expected
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link
+from streamjoin_research.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
 
 # Appendix B, with the bracket of the last S( ) of SM-S2 mended, c_u for c_i, and no shipment of nothing.
 APPENDIX_B = {

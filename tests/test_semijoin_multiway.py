@@ -12,15 +12,15 @@ import pytest
 from cases import how_many
 from semijoin_cases import TOPOLOGIES, planning, poisson
 from semijoin_cases import graph as graph_of
-from streamjoin.semijoin.algorithms.site import Timing
-from streamjoin.semijoin.algorithms.window import RowWindow, TimeWindow, Window
-from streamjoin.semijoin.estimates import expected
-from streamjoin.semijoin.graph import Edge, JoinGraph, StreamStatistics
-from streamjoin.semijoin.multiway import Multiway, MultiwayRun, Record, Sequences, sequences_of
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.network import Link
-from streamjoin.semijoin.order import exhaustive, greedy
-from streamjoin.semijoin.statistics import Attribute
+from streamjoin_research.semijoin.algorithms.site import Timing
+from streamjoin_research.semijoin.algorithms.window import RowWindow, TimeWindow, Window
+from streamjoin_research.semijoin.estimates import expected
+from streamjoin_research.semijoin.graph import Edge, JoinGraph, StreamStatistics
+from streamjoin_research.semijoin.multiway import Multiway, MultiwayRun, Record, Sequences, sequences_of
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.network import Link
+from streamjoin_research.semijoin.order import exhaustive, greedy
+from streamjoin_research.semijoin.statistics import Attribute
 
 SEEDS = range(how_many(150, of=2))
 SPAN = 200

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from semijoin_cases import MEGABIT, TOPOLOGIES, graph, of_table_2, planning
-from streamjoin.semijoin.cost import Cost, one_way_cost
-from streamjoin.semijoin.estimates import expected
-from streamjoin.semijoin.graph import Edge, Joined, JoinGraph, StreamStatistics
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.order import (
+from streamjoin_research.semijoin.cost import Cost, one_way_cost
+from streamjoin_research.semijoin.estimates import expected
+from streamjoin_research.semijoin.graph import Edge, Joined, JoinGraph, StreamStatistics
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.order import (
     LinearPlan,
     exhaustive,
     exhaustive_sequence,
@@ -24,7 +24,7 @@ from streamjoin.semijoin.order import (
     greedy_sequence,
     greedy_tree,
 )
-from streamjoin.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
+from streamjoin_research.semijoin.statistics import Attribute, Connection, Flow, Pair, Work
 
 
 def price_of(streams: Sequence[StreamStatistics], order: Sequence[int], algorithms: Sequence[Algorithm]) -> float:

@@ -11,15 +11,15 @@ from dataclasses import fields, replace
 
 import pytest
 
-from streamjoin.elastic.meetings import Encounter, Meeting, cost_of
+from streamjoin.elastic.meetings import Encounter, Meeting, sent_by
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.elastic.sequences import GAIN, Flowing, Way, Ways, alternatives, choose, priced, rounds_of, told
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.graph import JoinGraph, join_graph, join_graphs
-from streamjoin.semijoin.cost import one_way_cost
-from streamjoin.semijoin.estimates import Quantities
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.statistics import Flow, Pair
+from streamjoin_research.semijoin.cost import one_way_cost
+from streamjoin_research.semijoin.estimates import Quantities
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.statistics import Flow, Pair
 
 SCHEMA = parse_schema("id BIGINT, x BIGINT, y BIGINT, v DOUBLE")
 CHAIN = "a.id = b.id AND b.x = c.x AND c.y = d.y"
@@ -206,9 +206,7 @@ def test_tuples_are_fetched_where_those_that_match_in_between_come_to_nothing() 
     assert not choose(graph, narrow)[0].fetches, "a reference is as wide"
 
 
-ENCOUNTER = Encounter(
-    rate=1e4, held=1e5, selectivity=1e-6, partial_bytes=300.0, question_bytes=24.0, held_bytes=100.0, epochs=1.0, tasks=8
-)
+ENCOUNTER = Encounter(rate=1e4, held=1e5, selectivity=1e-6, partial_bytes=300.0, question_bytes=24.0, held_bytes=100.0, epochs=1.0, tasks=8)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,7 @@ ENCOUNTER = Encounter(
     ids=str,
 )
 def test_each_way_to_meet_sends_least_somewhere(meeting: Meeting, changed: dict[str, float]) -> None:
-    sent = {each: cost_of(each, replace(ENCOUNTER, **changed)).bytes_per_second for each in Meeting}
+    sent = {each: sent_by(each, replace(ENCOUNTER, **changed)) for each in Meeting}
     assert min(sent, key=lambda each: sent[each]) is meeting, sent
 
 
@@ -236,7 +234,7 @@ def test_keys_first_sends_less_than_asking_and_fetching_by_any_factor() -> None:
         # Of these bytes later steps read all, so that no reference stands for any.
         width, partners = 480 * factor, 0.005 / factor
         known = replace(ENCOUNTER, selectivity=partners / ENCOUNTER.held, partial_bytes=width, held_bytes=9_600 * factor**2)
-        ship, ask, keys = (cost_of(each, known).bytes_per_second for each in (Meeting.SHIP, Meeting.ASK, Meeting.KEYS_FIRST))
+        ship, ask, keys = (sent_by(each, known) for each in (Meeting.SHIP, Meeting.ASK, Meeting.KEYS_FIRST))
         assert keys * factor < min(ship, ask), (factor, ship, ask, keys)
 
 
@@ -263,7 +261,7 @@ def test_prices_are_those_of_appendix_b_for_the_quantities_of_a_divided_join() -
         def paper(algorithm: Algorithm, tiled: Quantities = tiled, pair: Pair = pair) -> float:
             return one_way_cost(algorithm, pair, lambda _: tiled).bytes_per_second
 
-        ship, bring, ask, keys = (cost_of(each, of).bytes_per_second for each in Meeting)
+        ship, bring, ask, keys = (sent_by(each, of) for each in Meeting)
         assert ship == pytest.approx(paper(Algorithm.SP_D))
         # All that is held, with its key, to each task in each epoch, where the paper sends what is new, once.
         assert bring == pytest.approx(paper(Algorithm.SP_S) / width * (width + 8) * tasks * of.epochs)
@@ -297,7 +295,5 @@ def test_every_spanning_tree_of_a_condition_is_a_graph_that_checks_what_it_leave
     def left_out(graph: JoinGraph) -> Sequence[str]:
         return sorted(check.sql for check in graph.checks)
 
-    assert sorted(map(left_out, graphs)) == sorted(
-        sorted(["a.v + b.v > c.v", part]) for part in ("a.id = b.id", "b.x = c.x", "c.y = a.y")
-    )
+    assert sorted(map(left_out, graphs)) == sorted(sorted(["a.v + b.v > c.v", part]) for part in ("a.id = b.id", "b.x = c.x", "c.y = a.y"))
     assert len({graph.main.text for graph in graphs}) == 3, "the operator knows them by this"

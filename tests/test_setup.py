@@ -44,8 +44,8 @@ class Clone:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("tools/setup.py", "locks/developer.txt", "pyproject.toml"):
-            (root / name).parent.mkdir(exist_ok=True)
+        for name in ("tools/setup.py", "locks/developer.txt", "pyproject.toml", "engine/streamjoin_research/pyproject.toml"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
         self.java = root / "java"
         self._program(self.java / "bin" / "java", "")
@@ -75,7 +75,7 @@ class Clone:
 
     def installed(self) -> list[str]:
         """The extras of each installation of this project since the last call."""
-        return [found[1] for line in self.asked() if (found := re.search(r"--editable \S+\[(\S+)\]", line))]
+        return [found[1] for line in self.asked() if (found := re.search(r"--editable=\S+\[(\S+)\]", line))]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_fresh_clone_gets_what_a_laptop_needs_and_is_told_what_to_type_next(cl
     done = clone.setup()
     made, installed = clone.asked()
     assert made == f"venv --quiet --python {sys.executable} {clone.root / '.venv'}"
-    assert f"--editable {clone.root}[engine,operator] --constraint {clone.root}/locks/developer.txt" in installed
+    assert f"--editable={clone.root}[engine,operator] --constraint {clone.root}/locks/developer.txt" in installed
     assert done.stdout.endswith("next: make demo\nor:   . .venv/bin/activate\n      streamjoin run examples/band.yaml\n")
     assert len(done.stdout.splitlines()) < 8
     assert not (clone.root / "archived").exists()
@@ -106,7 +106,17 @@ def test_what_is_there_is_not_installed_again_and_a_narrower_request_takes_nothi
     assert clone.setup("tables", "cassandra", "docs").stdout == ""
 
 
-@pytest.mark.parametrize("change", ["pyproject.toml", "locks/developer.txt", "tools/setup.py", "java", "stamp", "python"])
+def test_what_reproduces_papers_is_installed_from_its_own_directory(clone: Clone) -> None:
+    clone.setup("research")
+    [installed] = [line for line in clone.asked() if "--editable=" in line]
+    assert f"--editable={clone.root}[engine,operator] --editable={clone.root}/engine/streamjoin_research " in installed
+    assert clone.setup("research").stdout == ""
+
+
+PROJECTS = ("pyproject.toml", "engine/streamjoin_research/pyproject.toml")
+
+
+@pytest.mark.parametrize("change", [*PROJECTS, "locks/developer.txt", "tools/setup.py", "java", "stamp", "python"])
 def test_a_change_makes_the_stamp_void(clone: Clone, change: str) -> None:
     clone.setup("tables")
     clone.asked()
@@ -136,13 +146,13 @@ def test_what_tests_share_is_made_with_their_packages_alone(clone: Clone) -> Non
 def test_where_locked_versions_are_missing_others_are_taken(clone: Clone) -> None:
     (clone.root / "lacks").touch()
     assert "not all versions of locks/developer.txt can be had here" in clone.setup().stdout
-    assert ["--constraint" in line for line in clone.asked() if "--editable" in line] == [True, False]
+    assert ["--constraint" in line for line in clone.asked() if "--editable=" in line] == [True, False]
 
 
 def test_an_extra_that_there_is_none_of_is_refused_with_those_that_there_are(clone: Clone) -> None:
     said = clone.setup("table", rc=1).stderr
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert said == f"setup: table: is no extra of pyproject.toml; take {', '.join(sorted(known))}\n"
+    assert said == f"setup: table: is no extra of pyproject.toml; take {', '.join(sorted({*known, 'research'}))}\n"
     assert clone.asked() == []
 
 
@@ -180,4 +190,4 @@ def test_every_target_brings_the_extras_that_it_needs() -> None:
         assert targets[target] == [f"setup-{extra}"]
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [tests] = re.findall(r"tools/setup.py (dev .*)", recipes)
-    assert {*tests.split(), "engine", "operator"} == set(known), "tests and mypy look at everything"
+    assert {*tests.split(), "engine", "operator"} == {*known, "research"}, "tests and mypy look at everything"

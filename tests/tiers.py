@@ -1,9 +1,9 @@
 """Which tests run: those that every change must pass, or all, or a shard of all.
 
 ``make test`` has ``STREAMJOIN_TESTS=change``: every test but those that need a *real system* (Spark, an API server, Kafka, ...), of which
-each has at most :data:`MOST_SMOKE` smoke tests, those that ``tiers.toml`` leaves to the night, and those of documents and releases, which
-``make docs-check`` and ``make release-check`` run. Without the variable everything runs (``make test-all``), or what the command line
-names. ``STREAMJOIN_SHARD=2/6`` is the second of six parts of that, by files.
+each has at most :data:`MOST_SMOKE` smoke tests, those that ``tiers.toml`` leaves to the night, and those of documents, releases and
+research, which ``make docs-check``, ``make release-check`` and ``make research-check`` run. Without the variable everything runs
+(``make test-all``), or what the command line names. ``STREAMJOIN_SHARD=2/6`` is the second of six parts of that, by files.
 
 Always holds: every test runs in ``make test-all``, in one shard; every line of ``tiers.toml`` names a test that is there; no system is
 without a smoke test (:func:`problems`, which each whole run asks).
@@ -46,7 +46,7 @@ EVERY = pytest.StashKey[dict[str, tuple[str, ...]]]()
 NAME = pytest.StashKey[str]()
 """Of an item, as ``tiers.toml`` has it: without ``tests/``, and without the group that xdist writes behind it."""
 
-CHECKS = ("docs", "release")
+CHECKS = ("docs", "release", "research")
 """Files of tests that have a make target of their own."""
 
 
@@ -136,7 +136,7 @@ def problems(tiers: Tiers, tests: dict[str, tuple[str, ...]]) -> list[str]:
 def choose(items: Sequence[pytest.Item], *, tier: str, shard: str, tiers: Tiers) -> list[pytest.Item]:
     """The items that run. Raises ValueError for a tier or a shard that cannot be."""
     if tier not in ("", "change", *CHECKS):
-        raise ValueError(f'STREAMJOIN_TESTS: "{tier}" is no tier; write change, docs or release, or leave it out for all')
+        raise ValueError(f'STREAMJOIN_TESTS: "{tier}" is no tier; write change, docs, release or research, or leave it out for all')
     chosen = [item for item in items if tiers.runs(item.stash[NAME], systems_of(item), tier)]
     if shard:
         number, shards = asked_shard(shard)

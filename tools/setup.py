@@ -4,7 +4,8 @@
 
 ``make setup`` runs it with whatever ``python3`` the machine has, so only the standard library is used, and the syntax
 is old (hence quoted annotations): an older Python must get as far as the message that it is too old. What runs joins on
-a laptop comes in any case; an extra of ``pyproject.toml`` is added to what is there. A second run finds its stamp and
+a laptop comes in any case; an extra of ``pyproject.toml`` is added to what is there, and so is ``research``, the
+distribution of ``engine/streamjoin_research``. A second run finds its stamp and
 returns at once, also for fewer extras; a changed ``pyproject.toml``, another Python or a Java that is gone makes the
 stamp void. Nothing is uninstalled.
 
@@ -39,6 +40,9 @@ STAMP = VENV / "setup.json"
 LOCKED = ROOT / "locks" / "developer.txt"
 LAPTOP = ("engine", "operator")
 """The extras that always come."""
+RESEARCH = "research"
+"""Beside the extras: a distribution that is installed from here alone."""
+RESEARCH_SOURCE = ROOT / "engine" / "streamjoin_research"
 TESTS = "dev"
 """With this extra, what hundreds of processes of the tests would otherwise make or miss is made at once."""
 BUILD = "[bdist_wheel]\ncompression = stored\n"
@@ -104,7 +108,8 @@ def prepare(extras: "set[str]") -> None:
             run(program, "venv", "--quiet", "--python", sys.executable, VENV, settings=settings)
         say("installing the packages; the first time this downloads about 700 MB and takes a minute or two")
         command = (program, "pip", "install", "--quiet", "--python", PYTHON)
-        install(*command, "--editable", f"{ROOT}[{','.join(sorted(extras))}]", settings=settings)
+        sources = [f"{ROOT}[{','.join(sorted(extras - {RESEARCH}))}]", *([str(RESEARCH_SOURCE)] if RESEARCH in extras else [])]
+        install(*command, *(f"--editable={source}" for source in sources), settings=settings)
         java = find_java(PYTHON)
         if java is None:
             say("no Java on this machine that Spark can use: installing one into .venv")
@@ -123,14 +128,14 @@ def prepare(extras: "set[str]") -> None:
 def require_known(extras: "set[str]") -> None:
     import tomllib
 
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for name in sorted(extras - set(known)):
+    known = {RESEARCH, *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
+    for name in sorted(extras - known):
         raise SetupError(f"{name}: is no extra of pyproject.toml; take {', '.join(sorted(known))}")
 
 
 def digest() -> str:
     """Stands for everything that the environment was made from."""
-    files = [ROOT / "pyproject.toml", LOCKED, Path(__file__)]
+    files = [ROOT / "pyproject.toml", RESEARCH_SOURCE / "pyproject.toml", LOCKED, Path(__file__)]
     parts = [file.read_bytes() for file in files] + [str(ROOT).encode(), sys.version.encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 

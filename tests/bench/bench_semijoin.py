@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.report import options, table
 from semijoin_cases import TOPOLOGIES, WORKLOADS, counted_of_workload, graph, of_table_2, planning, workload_pair
-from streamjoin.semijoin.cost import one_way_cost
-from streamjoin.semijoin.estimates import expected, printed
-from streamjoin.semijoin.names import Algorithm
-from streamjoin.semijoin.order import exhaustive, exhaustive_tree, greedy
+from streamjoin_research.semijoin.cost import one_way_cost
+from streamjoin_research.semijoin.estimates import expected, printed
+from streamjoin_research.semijoin.names import Algorithm
+from streamjoin_research.semijoin.order import exhaustive, exhaustive_tree, greedy
 
 
 def count_bytes(tuples: int) -> str:

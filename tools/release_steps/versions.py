@@ -25,6 +25,7 @@ _IMAGE = rf"streamjoin-(?:engine|engine-tables|operator|prometheus|kafka|s3):({V
 PLACES = (
     Place("pyproject.toml", rf'(?m)^version = "({VERSION})"$'),
     Place("engine/streamjoin/__init__.py", rf'(?m)^__version__ = "({VERSION})"$'),
+    Place("engine/streamjoin_research/pyproject.toml", rf'(?m)^(?:version = "|dependencies = \["streamjoin\[engine\]==)({VERSION})"'),
     Place("charts/streamjoin-operator/Chart.yaml", rf'(?m)^(?:appVersion|version): "?({VERSION})"?$'),
     Place("operator/streamjoin_operator/settings.py", _IMAGE),
     Place("docs/operator.md", _IMAGE),

@@ -69,6 +69,23 @@ class Memory(click.ParamType[int]):
         return found
 
 
+class Research(click.Group):
+    """Commands of the package streamjoin-research, which need not be installed. They are its entry points of the group streamjoin.bench."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from importlib.metadata import entry_points
+
+        return sorted(entry_points(group="streamjoin.bench").names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from importlib.metadata import entry_points
+
+        if not self.list_commands(ctx):
+            ctx.fail(f"{cmd_name}: the package streamjoin-research has this command and is not installed; in a clone: make setup-research")
+        found = [entry.load() for entry in entry_points(group="streamjoin.bench", name=cmd_name)]
+        return found[0] if found else None
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="streamjoin")
 def main() -> None:
@@ -391,27 +408,9 @@ def trace(
     raise SystemExit(record_trace(options))
 
 
-@main.group()
+@main.group(cls=Research)
 def bench() -> None:
-    """Compare this code with published figures."""
-
-
-@bench.command()
-@click.option("--figure", metavar="NAME", help="One figure, table, theorem or paper: 002:11, 004:table3, 002.")
-@click.option("--kinds", default="CSR", show_default=True, metavar="CSR", help="C: arithmetic; S: simulated; R: run here.")
-@click.option("--quick", is_flag=True, help="Smaller settings for rows that take long.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--picture", type=PICTURES, metavar="DIR", help="Draw each figure into this directory.")
-@click.option("--document", type=FILE, metavar="FILE.md", help="Write the page; it keeps the lines of rows that are not computed.")
-def paper(figure: str | None, kinds: str, quick: bool, as_json: bool, picture: Path | None, document: Path | None) -> None:
-    """Print every figure and table of the five papers beside the figures of this code, and whether they agree."""
-    if not kinds or set(kinds) - set("CSR"):
-        raise click.UsageError(f"--kinds: {kinds!r} must be made of the letters C, S and R")
-    if quick and document is not None:
-        raise click.UsageError("--document is made of full settings; leave out --quick")
-    from streamjoin.cli.bench import Options, bench_paper
-
-    raise SystemExit(bench_paper(Options(figure, kinds, quick, as_json, picture, document)))
+    """Compare this code with published figures (needs the package streamjoin-research)."""
 
 
 @main.command(hidden=True)

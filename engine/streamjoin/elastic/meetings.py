@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamjoin.language.window import WindowKind
-from streamjoin.semijoin.cost import Cost, Traffic
 
 
 class Meeting(StrEnum):
@@ -104,8 +103,8 @@ class Encounter:
         return most * -math.expm1(-self.candidates / most) if most else 0.0
 
 
-def cost_of(meeting: Meeting, of: Encounter) -> Cost:
-    """What is sent, in the terms of appendix B. O(1).
+def sent_by(meeting: Meeting, of: Encounter) -> float:
+    """Bytes per second, by the formulas of appendix B. O(1).
 
     - SP-D: r1 F1, as printed.
     - SP-S: r2 F2 in the paper, as the window stays where it was sent; here w2 F2 in each epoch, to each task.
@@ -115,18 +114,10 @@ def cost_of(meeting: Meeting, of: Encounter) -> Cost:
     """
     match meeting:
         case Meeting.SHIP:
-            sent = [Traffic("B1", True, of.rate, of.rate * of.partial_bytes)]
+            return of.rate * of.partial_bytes
         case Meeting.BRING:
-            tuples = of.held * of.epochs * of.tasks
-            sent = [Traffic("W2", False, tuples, tuples * (KEY_BYTES + of.held_bytes))]
+            return of.held * of.epochs * of.tasks * (KEY_BYTES + of.held_bytes)
         case Meeting.ASK:
-            came = of.answered * (of.held_bytes + ROW_BYTES) + of.candidates * ROW_BYTES
-            sent = [Traffic("K1", True, of.rate, of.rate * of.question_bytes), Traffic("ΔW2'", False, of.answered, came)]
+            return of.rate * of.question_bytes + of.answered * (of.held_bytes + ROW_BYTES) + of.candidates * ROW_BYTES
         case Meeting.KEYS_FIRST:
-            chosen = of.with_partner
-            sent = [
-                Traffic("K1", True, of.rate, of.rate * of.question_bytes),
-                Traffic("K1'", False, chosen, chosen * ROW_BYTES),
-                Traffic("B1'", True, chosen, chosen * of.partial_bytes),
-            ]
-    return Cost(tuple(sent), probes=of.candidates, updates=0.0, hashes=0.0)
+            return of.rate * of.question_bytes + of.with_partner * (ROW_BYTES + of.partial_bytes)

@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streamjoin.elastic.meetings import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Encounter, Meeting, Widths, cost_of
+from streamjoin.elastic.meetings import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Encounter, Meeting, Widths, sent_by
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.window import WindowKind
-from streamjoin.semijoin.cost import Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,7 @@ def rounds_of(ways: Ways) -> int:
     begun = fetching_from(ways)
     return max(*(way.rounds for way in ways), 0 if begun is None else begun + FETCHING_ROUNDS)
 
+
 GAIN = 0.8
 """A way is replaced by one that is expected to send at most so much of what it does."""
 MOST_SHOWN = 3
@@ -109,11 +109,7 @@ class StepPrice:
     """What a step but the first is expected to send, by how its partial results meet the next stream."""
 
     stream: int
-    costs: Mapping[Meeting, Cost]
-
-    @property
-    def bytes_per_second(self) -> dict[Meeting, float]:
-        return {meeting: cost.bytes_per_second for meeting, cost in self.costs.items()}
+    bytes_per_second: Mapping[Meeting, float]
 
 
 @dataclass(frozen=True)
@@ -197,7 +193,7 @@ class _Pricing:
 
     def of(self, head: int, way: Way) -> Priced:
         steps, tuples, fetching = self.along(head, way.order, fetches=way.fetches)
-        sent = sum(step.costs[way.meeting(1 + at)].bytes_per_second for at, step in enumerate(steps))
+        sent = sum(step.bytes_per_second[way.meeting(1 + at)] for at, step in enumerate(steps))
         return Priced(way, tuples, sent + fetching)
 
     def best(self, head: int) -> list[Priced]:
@@ -249,7 +245,7 @@ class _Pricing:
             epochs=1 / exchange.epoch_seconds,
             tasks=exchange.tasks,
         )
-        return StepPrice(stream, {meeting: cost_of(meeting, encounter) for meeting in Meeting})
+        return StepPrice(stream, {meeting: sent_by(meeting, encounter) for meeting in Meeting})
 
     def _carried(self, stream: int, *, fetches: bool) -> float:
         by_output = self._flowing.output_bytes[stream]
@@ -265,9 +261,8 @@ def _cheapest(steps: Sequence[StepPrice]) -> list[tuple[tuple[Meeting, ...], flo
     found: dict[int, tuple[tuple[Meeting, ...], float]] = {0: ((), 0.0)}
     for step in steps:
         longer: dict[int, tuple[tuple[Meeting, ...], float]] = {}
-        sent_by = step.bytes_per_second
         for rounds, (meetings, sent) in found.items():
-            for meeting, more in sent_by.items():
+            for meeting, more in step.bytes_per_second.items():
                 at = rounds + meeting.rounds
                 if at not in longer or sent + more < longer[at][1]:
                     longer[at] = (*meetings, meeting), sent + more
