@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamjoin.chain.messages import Mark, TupleBlock
-from streamjoin.chain.network import Change, Item, MakeWorker, Network, workers_of
-from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples
-from streamjoin.chain.stores import Window as TimeWindow
 from streamjoin.chain.worker import Worker
+from streamjoin_research.chain.network import Change, Item, MakeWorker, Network, workers_of
+from streamjoin_research.chain.stores import Pair, QueueStore, StreamTuple, Tuples
+from streamjoin_research.chain.stores import Window as TimeWindow
 
 UNBOUNDED = (math.inf, math.inf)
 Source = list[Item[Tuples]]

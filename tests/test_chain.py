@@ -15,7 +15,6 @@ import pytest
 
 from cases import how_many, some
 from chain_cases import UNBOUNDED, Case, even, random_case, stream
-from streamjoin.chain.interleavings import explore
 from streamjoin.chain.messages import (
     Ack,
     Closed,
@@ -31,10 +30,11 @@ from streamjoin.chain.messages import (
     SizeChanged,
     TupleBlock,
 )
-from streamjoin.chain.network import Network, workers_of
-from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Window
 from streamjoin.chain.worker import ProtocolError, State, Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin_research.chain.interleavings import explore
+from streamjoin_research.chain.network import Network, workers_of
+from streamjoin_research.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Window
 
 SEEDS = range(how_many(320, of=4))
 

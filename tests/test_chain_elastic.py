@@ -12,7 +12,6 @@ import pytest
 
 from cases import how_many
 from chain_cases import Case, even, random_case, stream
-from streamjoin.chain.interleavings import Failure, explore
 from streamjoin.chain.messages import (
     Ack,
     Closed,
@@ -28,10 +27,11 @@ from streamjoin.chain.messages import (
     SizeChanged,
     TupleBlock,
 )
-from streamjoin.chain.network import Change, Network
-from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples
 from streamjoin.chain.worker import Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin_research.chain.interleavings import Failure, explore
+from streamjoin_research.chain.network import Change, Network
+from streamjoin_research.chain.stores import Pair, QueueStore, StreamTuple, Tuples
 
 ADD, REMOVE = Change.ADD, Change.REMOVE
 SEEDS = range(how_many(320, of=4))

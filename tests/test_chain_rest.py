@@ -12,12 +12,12 @@ import pytest
 from cases import how_many
 from chain_cases import Case, random_case
 from streamjoin.chain.messages import Mark, Send, SizeChanged
-from streamjoin.chain.network import Item, Network
 from streamjoin.chain.quiescence import AtRest, Signal, Watch
-from streamjoin.chain.stores import Pair, QueueStore, Tuples
-from streamjoin.chain.stores import Window as TimeWindow
 from streamjoin.chain.worker import Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin_research.chain.network import Item, Network
+from streamjoin_research.chain.stores import Pair, QueueStore, Tuples
+from streamjoin_research.chain.stores import Window as TimeWindow
 
 SEEDS = range(how_many(300, of=4))
 MESSAGE = "message"

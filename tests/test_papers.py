@@ -21,12 +21,13 @@ from click.testing import CliRunner, Result
 import streamjoin
 import streamjoin_research
 from streamjoin.cli import main
-from streamjoin.scheme import printed, varietal
+from streamjoin.scheme import varietal
 from streamjoin_research.papers import report
 from streamjoin_research.papers.catalogue import ALGORITHMS, NOT_COMPARED, ROWS
 from streamjoin_research.papers.optimum import Band, fewest_tasks, matrix_of
 from streamjoin_research.papers.rows import Kind, Ours, Row, equal, holds, matching, near
 from streamjoin_research.papers.structures import STRUCTURES
+from streamjoin_research.scheme import printed
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "papers.md"

@@ -5,6 +5,8 @@ pyproject.toml). It is in no image and in no release. ``docs/papers.md`` says ho
 
 =============  ==============================================================================
 ``papers``     the papers' figures beside ours
+``chain``      a model of ESJ's handshake chain, every interleaving of it, and counts
+``scheme``     A-DSP's algorithms as printed
 ``semijoin``   Tran and Lee's joins over slow networks, as a library
 ``command``    ``streamjoin bench paper``, which this distribution adds to the command line
 =============  ==============================================================================

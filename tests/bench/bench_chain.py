@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.report import options, table
 from streamjoin.chain.blocksize import Load, by_transmission, imbalance_factor, serialization_times, theorem_1
-from streamjoin.chain.measure import measure
+from streamjoin_research.chain.measure import measure
 
 RATES = (10, 50, 100, 150, 200, 201, 250, 300, 350, 390, 399, 400)
 TYPES = {"TupleBlock": "TUPLE_BLK", "Ack": "ACK", "SizeChanged": "SIZE_CHG", "Mark": "MARK"}

@@ -5,11 +5,9 @@ Passing" and "Message passing", after Teubner and Mueller, "How soccer players w
 
 ==================  ====================================================================================================
 ``messages``        what workers tell each other
-``stores``          the port to tuples, which workers do not look into; and a store of simple tuples
+``stores``          the port to tuples, which workers do not look into
 ``worker``          a worker as a state machine
-``network``         workers with channels between them, and workers that come and go; any interleaving
-``interleavings``   every interleaving
+``quiescence``      when a chain is at rest
 ``blocksize``       how many tuples to a block (Theorem 1), and what the papers weigh
-``measure``         a chain in full swing, counted
 ==================  ====================================================================================================
 """

@@ -19,7 +19,7 @@ would leave the chain. It must not be dropped earlier, for it has yet to meet th
 
 Elasticity: workers come and go at the ends. To a worker it makes no difference who is beside it, for all that comes from one side, from the
 source or from whoever takes its place, is one sequence (I1). The last messages of the one say so: :class:`~.messages.Extend` when a
-worker is put between, :class:`~.messages.HandBack` when one goes. Whoever runs workers must keep that sequence (:mod:`.network` does).
+worker is put between, :class:`~.messages.HandBack` when one goes. Whoever runs workers must keep that sequence.
 """
 
 from __future__ import annotations

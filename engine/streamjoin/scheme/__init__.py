@@ -9,7 +9,6 @@
 ``cutting``        turns coverage areas over a matrix into a scheme
 ``dynamic``        one grid of a power of two tasks, ``readj`` keys that move from full tasks, ``biclique`` workers that hold one side
 ``models``         all models by name: a scheme for a capacity, or for a number of tasks
-``printed``        A-DSP's algorithms exactly as in the paper, for comparison
 ``routing``        the areas to which a tuple is sent (Alg. 3)
 ``region``         the tuples that workers hold, as range arithmetic
 =================  =====================================================================================================

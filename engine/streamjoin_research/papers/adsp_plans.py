@@ -19,12 +19,12 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.scheme.models import plan_for_capacity
-from streamjoin.scheme.printed import readj
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import UNITS, Area, KeyRange, Scheme
 from streamjoin.scheme.varietal import Shape, even_parts
 from streamjoin_research.papers.loads import ALL, V, band, held, plan
 from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
+from streamjoin_research.scheme.printed import readj
 
 RIVALS = ("A-DSP", "Square", "Dynamic", "Bi")
 
@@ -407,7 +407,7 @@ ROWS = (
             holds("the fullest task is no fuller with a smaller sigma", lambda v: v["largest / mean"] == sorted(v["largest / mean"])),
             holds("the best is fuller than none", lambda v: v["best"] == min(v["largest / mean"]) < v["start"]),
         ),
-        ("scheme/printed.py", "scheme/readj.py"),
+        ("research/scheme/printed.py", "scheme/readj.py"),
         data="Keys are generated.",
     ),
 )

@@ -6,15 +6,16 @@ import random
 from collections.abc import Callable
 from itertools import pairwise, product
 
-from streamjoin.scheme import dichotomy, printed, varietal
+from streamjoin.scheme import dichotomy, varietal
 from streamjoin.scheme.cuts import Rectangle
 from streamjoin.scheme.matrix import Matrix
 from streamjoin.scheme.models import plan_for_capacity
-from streamjoin.scheme.printed import Needed, by_algorithm_1, by_equation_9
 from streamjoin.scheme.statistics import loads
 from streamjoin_research.papers.loads import band, plan, toy
 from streamjoin_research.papers.optimum import Band, band_of, fewest_tasks, matrix_of
 from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Tiling, equal, figures, holds, number
+from streamjoin_research.scheme import printed
+from streamjoin_research.scheme.printed import Needed, by_algorithm_1, by_equation_9
 
 FIGURE_2 = [4, 4, 5, 5, 6, 17, 18, 22, 23, 30, 31, 32]
 """Twelve tuples a side, of which the first five all join each other, and key 20 is between the seventh and the eighth."""
@@ -268,7 +269,7 @@ ROWS = (
             equal("Alg. 2", 4),
             equal("printed Alg. 2", 4),
         ),
-        ("scheme/printed.py", "scheme/models.py", "scheme/keyed.py"),
+        ("research/scheme/printed.py", "scheme/models.py", "scheme/keyed.py"),
     ),
     Row(
         "002",
@@ -292,7 +293,7 @@ ROWS = (
         "2 x 2 becomes <1,2,1,row>, 3 tasks, with 10, 10 and 9.5 GB",
         _figure_4,
         (equal("Eq. 9", 4), equal("shape", "<1,2,1,row>"), equal("tasks", 3), equal("loads", [10, 10, 9.5])),
-        ("scheme/varietal.py", "scheme/printed.py"),
+        ("scheme/varietal.py", "research/scheme/printed.py"),
         why="Every plan that is used is evened: Eq. 12 fills the regular tasks to the brim, which the paper's figure shows.",
     ),
     Row(
@@ -310,7 +311,7 @@ ROWS = (
             equal("areas", [[5, 5], [4, 4], [3, 3]], text="areas 5 x 5, 4 x 4, 3 x 3"),
             equal("tasks", 4),
         ),
-        ("scheme/printed.py", "scheme/dichotomy.py"),
+        ("research/scheme/printed.py", "scheme/dichotomy.py"),
     ),
     Row(
         "002",
@@ -329,7 +330,7 @@ ROWS = (
             ),
             holds("the bound is greatest at 3", lambda v: max(v["bound"]) == v["bound"][1]),
         ),
-        ("scheme/printed.py", "research/papers/optimum.py"),
+        ("research/scheme/printed.py", "research/papers/optimum.py"),
     ),
     Row(
         "002",
@@ -353,7 +354,7 @@ ROWS = (
         'Alg. 1 "will consume less tasks than using Theo.1 directly"',
         _theorem_2,
         (equal("more", 0, text="never more tasks"), holds("fewer in some cases", lambda v: v["fewer %"] > 0)),
-        ("scheme/printed.py",),
+        ("research/scheme/printed.py",),
         slow=True,
     ),
     Row(
@@ -366,7 +367,7 @@ ROWS = (
         "the proof: a varietal matrix M' with fewer tasks than Alg. 1's does not exist, as no cell is nearer to V_h",
         _theorem_2_proof,
         (equal("beaten %", 0, text="no varietal matrix takes fewer tasks than the four P_gamma"),),
-        ("scheme/printed.py", "scheme/varietal.py"),
+        ("research/scheme/printed.py", "scheme/varietal.py"),
         why="Being near to V_h is not what decides: how well D_f lines and the thin one fill the secondary stream does. Ours tries every "
         "P_gamma.",
         slow=True,
@@ -381,7 +382,7 @@ ROWS = (
         "at most alpha beta / (alpha beta - alpha - beta + 3) times the fewest",
         _theorem_4(by_algorithm_1, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "research/papers/optimum.py"),
+        ("research/scheme/printed.py", "research/papers/optimum.py"),
         slow=True,
     ),
     Row(
@@ -394,7 +395,7 @@ ROWS = (
         'the same; the proof counts tasks "according to Equ.9"',
         _theorem_4(by_equation_9, 1),
         (equal("beyond", 0, text="never beyond the bound"),),
-        ("scheme/printed.py", "research/papers/optimum.py"),
+        ("research/scheme/printed.py", "research/papers/optimum.py"),
         why="The proof takes it that the fewest tasks are squares of V_h; a long and thin task (1 + 5 tuples) may do the work of two.",
         slow=True,
     ),
@@ -408,7 +409,7 @@ ROWS = (
         '"if Alg.2 stops splitting it", the cells RCc "should be all the result"',
         _lemma_1(by_equation_9),
         (equal("lacking", 0, text="none lacks a result"),),
-        ("scheme/printed.py",),
+        ("research/scheme/printed.py",),
         slow=True,
     ),
     Row(
@@ -421,7 +422,7 @@ ROWS = (
         "the same",
         _lemma_1(by_algorithm_1),
         (equal("lacking", 0, text="none lacks a result"),),
-        ("scheme/printed.py",),
+        ("research/scheme/printed.py",),
         why="Alg. 1 needs so few tasks of some areas that a split gains nothing, wherever results lie; the proof's first step is for "
         "Eq. 9.",
         slow=True,
@@ -436,7 +437,7 @@ ROWS = (
         '"picks out the partition result which with the minimal task consumption"',
         _algorithm_2,
         (equal("fewer", 0, text="no dichotomy takes fewer tasks"), equal("more", 0, text="ours never takes more")),
-        ("scheme/printed.py", "scheme/dichotomy.py"),
+        ("research/scheme/printed.py", "scheme/dichotomy.py"),
         why="Def. 6 stops at an area that no single split improves, though two splits would; and four P_gamma are not always enough.",
         slow=True,
     ),

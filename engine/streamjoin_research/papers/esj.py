@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 from streamjoin.chain.blocksize import Load, by_transmission, objective, theorem_1
-from streamjoin.chain.measure import measure
 from streamjoin.elastic.deployment import first_deployment
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics
+from streamjoin_research.chain.measure import measure
 from streamjoin_research.papers.loads import ALL
 from streamjoin_research.papers.rows import Kind, Lines, Ours, Row, Values, equal, figures, holds, number
 from streamjoin_research.papers.structures import STRUCTURES
@@ -309,7 +309,7 @@ ROWS = (
                 lambda v: all(a <= b for a, b in zip(v["ahead"], v["block"], strict=True)),
             ),
         ),
-        ("chain/measure.py", "chain/worker.py"),
+        ("research/chain/measure.py", "chain/worker.py"),
     ),
     Row(
         "000",
@@ -326,7 +326,7 @@ ROWS = (
                 lambda v: all(a <= b for a, b in zip(v["behind"], v["block"], strict=True)),
             ),
         ),
-        ("chain/measure.py", "chain/worker.py"),
+        ("research/chain/measure.py", "chain/worker.py"),
         why="Of neighbours; further apart, differences add up.",
     ),
     Row(
@@ -343,7 +343,7 @@ ROWS = (
             holds("imbalance rises with blocks", lambda v: all(a < b for a, b in pairwise(v["imbalance"]))),
             holds("imbalance is at most IF", lambda v: _at_most(v, "imbalance", "IF")),
         ),
-        ("chain/measure.py", "chain/blocksize.py"),
+        ("research/chain/measure.py", "chain/blocksize.py"),
     ),
     Row(
         "000",
@@ -355,7 +355,7 @@ ROWS = (
         "a worker sends ST = r / block blocks in a window",
         lambda _: _chain(),
         (holds("blocks a window and link are at most ST", lambda v: _at_most(v, "serializations", "ST")),),
-        ("chain/measure.py", "chain/blocksize.py"),
+        ("research/chain/measure.py", "chain/blocksize.py"),
         why="ST counts a worker's share of the window. But every tuple goes along the whole chain, expired ones too, or pairs would be "
         "lost: m times as many.",
     ),

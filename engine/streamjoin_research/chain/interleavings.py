@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from streamjoin.chain.messages import Ack, Block, Effect, Found, Message
-from streamjoin.chain.network import Change, Choice, Network
 from streamjoin.chain.worker import ProtocolError, Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES
+from streamjoin_research.chain.network import Change, Choice, Network
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A chain of workers with channels between them, as a model: any interleaving, one message at a time. Pure.
 
 What comes to a worker from one side is one first-in-first-out sequence of all types of messages (I1), and stays one when there is another
-worker on that side: a new worker's messages queue behind :class:`~.messages.Extend`, and after a removal the source's wait behind
-:class:`~.messages.HandBack`. Workers share nothing else, so all that is left open is which of its two sides each worker reads next.
+worker on that side: a new worker's messages queue behind :class:`~streamjoin.chain.messages.Extend`, and after a removal the source's
+wait behind :class:`~streamjoin.chain.messages.HandBack`. Workers share nothing else, so all that is left open is which of its two sides
+each worker reads next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chain in full swing, counted: how uneven its workers are, and what they send. Beside the formulas of :mod:`.blocksize`."""
+"""A chain in full swing, counted: how uneven its workers are, and what they send. Formulas: :mod:`streamjoin.chain.blocksize`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from statistics import mean
 
 from streamjoin.chain.blocksize import Load
 from streamjoin.chain.messages import Mark, Message, TupleBlock
-from streamjoin.chain.network import Network, workers_of
-from streamjoin.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Window
 from streamjoin.language.sides import LEFT, SIDES
+from streamjoin_research.chain.network import Network, workers_of
+from streamjoin_research.chain.stores import Pair, QueueStore, StreamTuple, Tuples, Window
 
 MARKS_A_WINDOW = 100
 
