@@ -789,6 +789,7 @@ STATUS: Object = {
     "plan": {"generation": 7, "model": "adsp", "tasks": 3, "summary": "<1,3,0>", "movedTuples": 12, "givenUp": [GIVEN_UP]},
     "shed": "0.1",
     "shedRatio": {"orders": "0.1", "payments": "0"},
+    "deadLetters": {"orders": 17},
     "completeness": {"j": {"estimate": "0.9876", "low": "0.98", "high": "1"}},
     "change": {"generation": 1, "class": "restart", "fields": ["spec.joins[0].output.where"], "message": "because"},
     "decisions": [
