@@ -192,7 +192,7 @@ CASES = [
         "StreamJoinWaitsForAStream",
         {"streamjoin_watermark_held_seconds{stream='l',by='partition 3'}": "0+60x40"},
         {"streamjoin_watermark_held_seconds{stream='l',by='partition 3'}": "0+1x40"},
-        "l partition 3 has had no record for 20m 0s and holds back the watermarks: what other streams hold for it is kept.",
+        "l partition 3 has had no record for 25m 0s and holds back the watermarks: what other streams hold for it is kept.",
         labels=(*LEFT, ("by", "partition 3")),
     ),
     Case(
