@@ -81,8 +81,8 @@ def check(root: Path, left: Left, code: int, said: str, complaint: str) -> str |
         return None if names and "Traceback" not in complaint else f"it names none of {left.damaged}: {complaint[-700:]}"
     if code not in (DONE, UNUSABLE):
         return f"exit {code}: {complaint[-700:]}"
-    letters = [json.loads(line) for path in (root / "state/dead-letters").glob("*.json") for line in path.read_text().splitlines()]
-    of_left = json.loads(said.splitlines()[-1])["streams"][0]
+    letters = [json.loads(line) for path in (root / "state/dead-letters").glob("*.json") for line in path.read_bytes().splitlines()]
+    of_left = json.loads(said.strip().split("\n")[-1])["streams"][0]
     used = of_left["accepted"] + of_left["unmatchable"]
     if used + of_left["rejected"] != of_left["input"] or of_left["rejected"] != len(letters):
         return f"input {of_left['input']}, used {used}, rejected {of_left['rejected']}, letters {len(letters)}"

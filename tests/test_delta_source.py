@@ -259,11 +259,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda data: data[:-5],
     "empty": lambda data: b"",
     "overwritten": lambda data: data[:4] + b"\0" * 100 + data[104:],
+    "without a field": lambda data: data.replace(b'"modificationTime"', b'"modified"'),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [f"{4:020d}.json", f"{2:020d}.checkpoint.parquet"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*((f"{4:020d}.json", damage) for damage in DAMAGES), *((f"{2:020d}.checkpoint.parquet", damage) for damage in list(DAMAGES)[:3])],
+)
 def test_a_damaged_file_of_the_log_is_named(name: str, damage: str, tmp_path: Path) -> None:
     for number in range(6):
         add(tmp_path, number)

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from streamjoin.io.base import SourceError, UnavailableError
-from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files
+from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files, damaged_transactions, is_failure
 from streamjoin.io.delta_table import brief, table_uri
 from streamjoin.io.table_source import Change, Mark, TableFile
 from streamjoin.location import is_url
@@ -140,7 +140,7 @@ class DeltaChanges:
     def _whole(self, version: int) -> list[TableFile]:
         """The files of a version, in an order that is always the same. O(files)."""
         # ``deltalake`` passes over a transaction that is empty, as one is whose writer lost its power.
-        if damaged := damaged_files(self._storage, version, transactions_only=True):
+        if damaged := damaged_transactions(self._storage, version):
             raise self._damaged(damaged, "it is no list of actions")
         with self._explained(version):
             return self._files(self._table(version), version)
@@ -213,15 +213,17 @@ class DeltaChanges:
         except TableNotFoundError:
             raise SourceError(f"{where}: there is no Delta table; make it, or correct the path") from None
         except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            if not is_failure(error):
                 raise
             if isinstance(error, OSError) and is_url(self.root):
                 raise UnavailableError(f"{where}: cannot be read ({_said(error)})") from error
-            damaged = damaged_files(self._storage, version)
-            if damaged:
+            if damaged := damaged_files(self._storage, version, self._loaded):
                 raise self._damaged(damaged, _said(error)) from error
             remedy = f"mend {LOG}" if version is None else f"mend {LOG}, or begin again from the table as it is with a new checkpoint"
             raise SourceError(f"{where}: cannot be read ({_said(error)}); {remedy}") from error
+
+    def _loaded(self, version: int) -> object:
+        return DeltaTable(table_uri(self.root), version=version).get_add_actions()
 
     def _damaged(self, files: list[str], why: str) -> SourceError:
         remedy = f"restore {'the file' if len(files) == 1 else 'the files'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -32,21 +33,46 @@ def actions_of(text: bytes) -> list[dict[str, Any]]:
     return actions
 
 
-def damaged_files(storage: ObjectStorage, version: int | None, *, transactions_only: bool = False) -> list[str]:
+def damaged_files(storage: ObjectStorage, version: int | None, load: Callable[[int], object]) -> list[str]:
     """Of the files from which the log of a version (None: of the newest) is read, those that are none of a log. O(their bytes).
 
-    ``transactions_only``: checkpoints, which may be large, are not looked at.
+    ``load`` loads a version with ``deltalake``, which knows best what it does not take: of the first one that it cannot load.
     """
+    files = _files(storage, version)
+    checks = {True: _check_checkpoint, False: actions_of}
+    found = [path for _, is_checkpoint, path in files if not _passes(storage, path, checks[is_checkpoint])]
+    if not _passes(storage, LAST_CHECKPOINT, _check_last_checkpoint):
+        found.append(LAST_CHECKPOINT)
+    refused = (path for number, _, path in files if not _loads(load, number)) if not found else ()
+    return found or list(itertools.islice(refused, 1))
+
+
+def damaged_transactions(storage: ObjectStorage, version: int) -> list[str]:
+    """As ``damaged_files``, without the checkpoints, which may be large."""
+    return [path for _, is_checkpoint, path in _files(storage, version) if not is_checkpoint and not _passes(storage, path, actions_of)]
+
+
+def _files(storage: ObjectStorage, version: int | None) -> list[tuple[int, bool, str]]:
+    """From the newest checkpoint on: of which version a file is, whether it is a checkpoint, and its path. Checkpoints come first."""
     named = [(int(found[1]), found[2] is None, path) for path in storage.list(LOG) if (found := _NAME.fullmatch(path))]
     known = [each for each in named if version is None or each[0] <= version]
     since = max((number for number, is_checkpoint, _ in known if is_checkpoint), default=-1)
-    checks: list[tuple[str, Callable[[bytes], object]]] = []
-    for number, is_checkpoint, path in sorted(known):
-        if number >= since and not (is_checkpoint and transactions_only):
-            checks.append((path, _check_checkpoint if is_checkpoint else actions_of))
-    if not transactions_only:
-        checks.append((LAST_CHECKPOINT, _check_last_checkpoint))
-    return [path for path, check in checks if not _passes(storage, path, check)]
+    return sorted((each for each in known if each[0] >= since), key=lambda each: (each[0], not each[1]))
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether it is an error, or one of Rust's panics, which Python takes for more than that."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _loads(load: Callable[[int], object], version: int) -> bool:
+    try:
+        load(version)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return False
+    return True
 
 
 def _passes(storage: ObjectStorage, path: str, check: Callable[[bytes], object]) -> bool:
