@@ -116,18 +116,26 @@ def _phase_of_plan(facts: Facts) -> str:
     return str(facts.report.plan.get("phase", "")) if facts.report is not None else ""
 
 
+def _told_by_driver(kind: str, facts: Facts) -> Condition | Mapping[str, Any]:
+    """The driver's health, or this condition where it cannot say it."""
+    if facts.deleting is not None:
+        return Condition(kind, False, *facts.deleting)
+    if facts.suspended:
+        return Condition(kind, False, Reason.Suspended)
+    if facts.report is None or not facts.report.health:
+        return Condition(kind, None, Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting, "no driver answers")
+    return facts.report.health
+
+
 def stalled_condition(facts: Facts) -> Condition:
     """Whether an epoch stands still, by the driver; unknown while none answers. Without ages: those are in the metrics."""
-    if facts.deleting is not None:
-        return Condition("Stalled", False, *facts.deleting)
-    if facts.suspended:
-        return Condition("Stalled", False, Reason.Suspended)
-    if facts.report is None or not facts.report.health:
-        return Condition("Stalled", None, Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting, "no driver answers")
-    stalled = facts.report.health.get("stalled")
+    health = _told_by_driver("Stalled", facts)
+    if isinstance(health, Condition):
+        return health
+    stalled = health.get("stalled")
     if not stalled:
         return Condition("Stalled", False, Reason.EpochsMove)
-    committed_at = facts.report.health.get("committedAt")
+    committed_at = health.get("committedAt")
     last = "nothing has been committed yet" if committed_at is None else f"the last commit is of {instant(committed_at)}"
     if stalled.get("step") is None:
         return Condition("Stalled", True, Reason.EpochStalled, f"it is tried again; {last}; {stalled.get('last')}")
@@ -139,14 +147,10 @@ def stalled_condition(facts: Facts) -> Condition:
 
 def _watermark_held(facts: Facts) -> Condition:
     """Whether a stream that is silent holds back what others hold for it, by the driver; unknown while none answers."""
-    if facts.deleting is not None:
-        return Condition("WatermarkHeld", False, *facts.deleting)
-    if facts.suspended:
-        return Condition("WatermarkHeld", False, Reason.Suspended)
-    if facts.report is None or not facts.report.health:
-        reason = Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting
-        return Condition("WatermarkHeld", None, reason, "no driver answers")
-    held = facts.report.health.get("watermarkHeld")
+    health = _told_by_driver("WatermarkHeld", facts)
+    if isinstance(health, Condition):
+        return health
+    held = health.get("watermarkHeld")
     if not held:
         return Condition("WatermarkHeld", False, Reason.WatermarksMove)
     remedy = "what other streams hold for it is kept until it has records, or for its idleTimeout"

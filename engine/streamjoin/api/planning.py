@@ -199,8 +199,8 @@ def outline(
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
     flowing = {placed.join: _flowing(job, placed, planned.plan.scheme.tasks) for placed in job.graphs}
-    sequences = [line for placed in job.graphs for line in _sequences(job, placed, flowing[placed.join])]
     ways = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.graphs}
+    sequences = [line for placed in job.graphs for line in _sequences(job, placed, flowing[placed.join], ways[placed.join])]
     notes = (*shared, *_alternatives(job))
     return Outline(job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), ways, notes)
 
@@ -261,11 +261,11 @@ def _flowing(job: Job, placed: PlacedGraph, tasks: int) -> Flowing:
     return Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
 
 
-def _sequences(job: Job, placed: PlacedGraph, flowing: Flowing) -> list[str]:
-    """In which order the streams of a join would meet, and how."""
+def _sequences(job: Job, placed: PlacedGraph, flowing: Flowing, ways: Ways) -> list[str]:
+    """In which order the streams of a join would meet, and how, beside other ways."""
     of_join = f" of {job.joins[placed.join].name}" if len(job.joins) > 1 else ""
     note = f"sequences{of_join}, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
-    return [note, *(f"  {line}".rstrip() for line in told(placed.graph, flowing))]
+    return [note, *(f"  {line}".rstrip() for line in told(placed.graph, flowing, ways))]
 
 
 def _alternatives(job: Job) -> list[str]:

@@ -80,16 +80,15 @@ def _widened(job: Job, before: dict[str, str]) -> dict[str, str]:
 def _mended(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> set[str]:
     """What may be another of a stream all of whose records were rejected or late, so that nothing is held or was found of it. Columns that
     conditions read stay, as tuples of other streams lie by them. O(streams x columns)."""
-    none = [0] * len(job.streams)
-    accepted, shed = checkpoint.totals.get("accepted", none), checkpoint.totals.get("shed", none)
     may: set[str] = set()
-    for number, stream in enumerate(job.streams):
+    for number, stream in enumerate(job.streams if checkpoint.epoch >= 0 else ()):
         field, joins = f"spec.streams[{number}]", [join for join in job.joins if number in join.streams]
-        found = sum(checkpoint.totals.get(f"output/{join.name}", [0])[0] for join in joins)
+        found = [checkpoint.totals.get(f"output/{join.name}", [0])[0] for join in joins]
+        if any(found) or any(checkpoint.totals[name][number] for name in ("accepted", "shed")):
+            continue
         was = f", {before[f'{field}.schema']}, "
         read = {column for join in joins for name, column in _read_by(job, join.name) if name == stream.name}
-        same = all(f", {column.name} {column.type}, " in was for column in stream.schema if column.name in read)
-        if checkpoint.epoch >= 0 and not (accepted[number] or shed[number] or found) and same:
+        if all(f", {column.name} {column.type}, " in was for column in stream.schema if column.name in read):
             may |= {f"{field}.{name}" for name in ("schema", "eventTime", "select")}
     return may
 
