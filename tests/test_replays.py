@@ -222,19 +222,24 @@ SPLITS = [
 ]
 
 
+def told(letter: Rejected, split: Split) -> tuple[str | None, int, str]:
+    (origin,) = replays.origins_of([letter], split)
+    return origin
+
+
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: type(split).__name__)
 def test_a_letter_says_how_its_record_is_read_again(split: Split) -> None:
     (letter,) = [Rejected(2, "raw", "wrong")]
-    origin, position, name = replays.origin_of(letter, split)
+    origin, position, name = told(letter, split)
     assert (position, name) == (2, split.name)
     assert origin is not None
     assert replays.split_of(origin) == split
     again = replays.ReplaySplit(
-        first_record=70, records=2, partition=None, again=split, positions=(2, 4), stream="s", letters="", files=("f.json",)
+        first_record=70, records=2, partition=None, origin=origin, positions=(2, 4), stream="s", letters="", files=("f.json",)
     )
-    assert replays.origin_of(replace(letter, position=1), again) == (origin, 4, split.name), "also of one that is read again"
-    assert replays.origin_of(replace(letter, again=None), split)[0] is None
-    assert replays.origin_of(replace(letter, origin=(SPLITS[0], 1)), split)[1] == 1, "of the part of the split that was read alone"
+    assert told(replace(letter, position=1), again) == (origin, 4, split.name), "also of one that is read again"
+    assert told(replace(letter, again=None), split)[0] is None
+    assert told(replace(letter, origin=(SPLITS[0], 1)), split)[1] == 1, "of the part of the split that was read alone"
 
 
 class Ten:
@@ -248,10 +253,10 @@ class Ten:
 
 
 def test_records_are_read_again_by_their_positions_and_each_is_told_of() -> None:
-    again = replays.ReplaySplit(
-        first_record=0, records=4, again=SPLITS[1], positions=(1, 4, 5, 12), stream="s", letters="/nowhere", files=()
-    )
-    reader = replays.ReplayReader(Ten())
+    origin, _, _ = told(Rejected(0, "", ""), SPLITS[1])
+    assert origin is not None
+    again = replays.ReplaySplit(first_record=0, records=4, origin=origin, positions=(1, 4, 5, 12), stream="s", letters="/nowhere", files=())
+    reader = replays.ReplayReader(Ten(), Ten.schema)
     found = list(reader.read(again))
     assert [(records.batch.column(0).to_pylist(), records.offsets().tolist()) for records in found[:2]] == [([1, 4], [0, 1]), ([5], [2])]
     (lost,) = found[2].rejected
@@ -281,11 +286,13 @@ def test_a_parquet_file_that_was_replaced_is_not_read_for_the_letters_of_the_one
 
 def test_a_topic_that_was_made_anew_has_no_records_of_the_one_before() -> None:
     split = replace(SPLITS[0], identity="old")
-    assert replays.split_of(replays.origin_of(Rejected(0, "", ""), split)[0] or "") == split
+    origin, _, _ = told(Rejected(0, "", ""), split)
+    assert origin is not None
+    assert replays.split_of(origin) == split
     again = replays.ReplaySplit(
-        first_record=0, records=1, again=split, positions=(0,), stream="s", letters="/nowhere", files=(), gone="topic t was deleted"
+        first_record=0, records=1, origin=origin, positions=(0,), stream="s", letters="/nowhere", files=(), gone="topic t was deleted"
     )
-    (found,) = replays.ReplayReader(Ten()).read(again)
+    (found,) = replays.ReplayReader(Ten(), Ten.schema).read(again)
     assert found.rejected[0].error == "cannot be read again: topic t was deleted; it was: "
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.io.base import Divisible, Reader, Records, Rejected, SourceError, Split, UnavailableError
+from streamjoin.io.base import Divisible, Reader, Records, Rejected, SourceError, Split, UnavailableError, no_records
 
 CPU_SECONDS = 60.0
 """Of a processor, for a split; a half has half of it."""
@@ -168,7 +168,7 @@ class _Splits:
         for records in found:
             # Where the whole split's count was an estimate, only this one's positions are those of its records.
             letters = [replace(letter, origin=letter.origin or (split, letter.position)) for letter in records.rejected]
-            yield moved(replace(records, rejected=letters), first)
+            yield replace(records, rejected=letters).moved(first)
 
     def _rejected(self, split: Split, first: int, reason: str) -> Records:
         if not isinstance(self.reader, Divisible):
@@ -179,14 +179,7 @@ class _Splits:
         which = "the record" if split.records == 1 else f"one of {split.records:,} records that are read at once"
         again = "" if split.records == 1 else None
         letter = Rejected(first, raw, f"{which} {reason}", split.name, again=again, origin=(split, 0))
-        return Records(pa.RecordBatch.from_pylist([], schema=self.schema), np.zeros(0, np.int64), [letter])
-
-
-def moved(records: Records, by: int) -> Records:
-    """The same, so many records further within the split."""
-    positions = None if records.positions is None else records.positions + by
-    rejected = [replace(letter, position=letter.position + by) for letter in records.rejected]
-    return replace(records, positions=positions, rejected=rejected, first=records.first + by)
+        return Records(no_records(self.schema), np.zeros(0, np.int64), [letter])
 
 
 def _hear(pipe: Any) -> Any:

@@ -83,7 +83,7 @@ def first_plan(
 
     @cache
     def keys_of(stream: int, key: KeyExpression | None) -> np.ndarray:
-        return _encoded(samples[stream], seeded(key, checkpoint.seed), job.streams[stream])
+        return _encoded(samples[stream], key, job.streams[stream], checkpoint.seed)
 
     encoded = [[keys_of(place.stream, place.key) for place in each.places] for each in job.layouts]
     rates = [stream.expected_rate for stream in job.streams]
@@ -147,8 +147,9 @@ def other_joins(
     if changes.added:
         found = candidates(job, changes)
         samples = _samples(job, sources, inputs, now, apart=apart)
-        places = [seeded(each.places, checkpoint.seed) for each in found]
-        encoded = [[_encoded(samples[held.stream], held.key, job.streams[held.stream]) for held in each] for each in places]
+        encoded = [
+            [_encoded(samples[held.stream], held.key, job.streams[held.stream], checkpoint.seed) for held in each.places] for each in found
+        ]
         added = choose(found, encoded) if len(changes.added) == 1 else found[0]
     lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
     layout = lying.layouts[0]
@@ -156,7 +157,7 @@ def other_joins(
     for number, place in enumerate(layout.places):
         if was[number] is None:  # nothing is held there yet
             held[number] = max([1.0, *(tuples for at, tuples in zip(layout.places, held, strict=True) if at.stream == place.stream)])
-            keys = _encoded(samples[place.stream], seeded(place.key, checkpoint.seed), job.streams[place.stream])
+            keys = _encoded(samples[place.stream], place.key, job.streams[place.stream], checkpoint.seed)
             sampled[number] = (layout.levels(place, keys), np.ones(len(keys))) if layout.is_keyed else None
     return _deployed(after, layout.main, _for_held(lying, after, layout, held, sampled))
 
@@ -262,7 +263,7 @@ def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
             query=job.name,
             times=_least_time(stream) if job.window.kind is WindowKind.RANGE else None,
         )
-        return Replayable(made, stream.name, replays) if stream.name in stored else made
+        return Replayable(made, stream.name, replays, arrow_schema(stream.schema)) if stream.name in stored else made
 
     return tuple(map(source, job.streams))
 
@@ -349,12 +350,12 @@ def _tuple_bytes(job: Job, number: int, sample: list[pa.RecordBatch]) -> float:
     return TUPLE_OVERHEAD + _width(held) if held else stream.tuple_bytes
 
 
-def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob) -> np.ndarray:
+def _encoded(sample: list[pa.RecordBatch], key: KeyExpression | None, stream: StreamJob, seed: int) -> np.ndarray:
     if key is None or not sample:
         return np.empty(0, dtype=np.int64)
     parts = []
     for batch in sample:
-        keys, valid = encode_keys(batch, key, stream.schema)
+        keys, valid = encode_keys(batch, seeded(key, seed), stream.schema)
         parts.append(keys if valid is None else keys[valid])
     return np.concatenate(parts)
 

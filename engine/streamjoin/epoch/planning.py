@@ -109,16 +109,21 @@ def plan_inputs(
         fitting, of_split = max(1, min(records, int(nbytes / width))), max(1, int(record_bytes(job) / width))
         return sources[stream].plan(head.positions[stream], fitting, now, final, split_records=of_split)
 
+    def nothing(stream: int) -> SourcePlan:
+        return plans[stream].without_splits(head.positions[stream], head.records[stream])
+
     plans = [plan(stream, limit // len(sources), room / len(sources)) for stream in streams]
     if caution.stream is not None and plans[caution.stream].splits:
-        return tuple(each if stream == caution.stream else _without_splits(each, head, stream) for stream, each in enumerate(plans))
+        return tuple(plans[stream] if stream == caution.stream else nothing(stream) for stream in streams)
     ahead = _ahead(job, last)
     if any(plans[stream].splits for stream in streams if stream not in ahead):
         for stream in ahead:
-            plans[stream] = _without_splits(plans[stream], head, stream)
+            plans[stream] = nothing(stream)
     if not final and (full := full_text(job, last)):
         for stream, behind in _ahead_of(job, last).items():
-            plans[stream] = _held_back(plans[stream], head, stream, f"{full}; {job.streams[stream].name} is not read until {behind}")
+            if plans[stream].splits:
+                why = f"{full}; {job.streams[stream].name} is not read until {behind}"
+                plans[stream] = replace(nothing(stream), warnings=(*plans[stream].warnings, why))
     spare = limit - sum(each.records for each in plans)
     spare_bytes = room - sum(plans[stream].records * widths[stream] for stream in streams)
     hungry = [stream for stream in streams if plans[stream].splits and plans[stream].backlog_records]
@@ -128,31 +133,6 @@ def plan_inputs(
             more, more_bytes = spare // len(hungry), spare_bytes / len(hungry)
             plans[stream] = plan(stream, records + more, records * widths[stream] + more_bytes)
     return tuple(plans)
-
-
-def _without_splits(plan: SourcePlan, head: Head, stream: int) -> SourcePlan:
-    """The plan to read nothing now, so that all of it is backlog."""
-    backlog = plan.backlog_records + plan.records
-    position, read = head.positions[stream] or {}, head.records[stream]
-    by_partition = dict(plan.backlog_by_partition)
-    for split in plan.splits:
-        if split.partition is not None:
-            by_partition[split.partition] = by_partition.get(split.partition, 0) + split.records
-    return replace(
-        plan,
-        splits=(),
-        position=position,
-        records=0,
-        end_record=read,
-        backlog_records=backlog,
-        backlog_by_partition=by_partition,
-        exhausted=False,
-    )
-
-
-def _held_back(plan: SourcePlan, head: Head, stream: int, why: str) -> SourcePlan:
-    """The plan to read nothing now, with a warning if there is something to read."""
-    return replace(_without_splits(plan, head, stream), warnings=(*plan.warnings, why)) if plan.splits else plan
 
 
 def is_full(job: Job, checkpoint: Checkpoint) -> bool:

@@ -13,7 +13,7 @@ Always holds:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -116,6 +116,23 @@ class SourcePlan:
     blocked: Mapping[int, Blocked] = field(default_factory=dict)
     """By partition, what is there and cannot be read yet; not a part of the backlog. Without partitions that have no such records."""
 
+    def without_splits(self, position: Position | None, read: int) -> SourcePlan:
+        """The plan to read nothing now, so that all of it is backlog: it goes on from ``position``, where ``read`` records were read."""
+        by_partition = dict(self.backlog_by_partition)
+        for split in self.splits:
+            if split.partition is not None:
+                by_partition[split.partition] = by_partition.get(split.partition, 0) + split.records
+        return replace(
+            self,
+            splits=(),
+            position=position or {},
+            records=0,
+            end_record=read,
+            backlog_records=self.backlog_records + self.records,
+            backlog_by_partition=by_partition,
+            exhausted=False,
+        )
+
     @property
     def waiting_records(self) -> int:
         """``backlog_records`` with what cannot be read yet."""
@@ -163,11 +180,24 @@ class Records:
     arrived: Stamps | None = None
     """When records came that no batch before has told of, where readers know that and the driver does not."""
 
+    def moved(self, by: int) -> Records:
+        """The same, so many records further within the split."""
+        if by == 0:
+            return self
+        positions = None if self.positions is None else self.positions + by
+        rejected = [replace(letter, position=letter.position + by) for letter in self.rejected]
+        return replace(self, positions=positions, rejected=rejected, first=self.first + by)
+
     def offsets(self) -> np.ndarray:
         """The offset within the split of each row, int64."""
         if self.positions is not None:
             return self.positions
         return np.arange(self.first, self.first + self.batch.num_rows, dtype=np.int64)
+
+
+def no_records(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
 
 
 class Reader(Protocol):

@@ -17,7 +17,7 @@ from pyarrow import ipc
 
 from streamjoin.io.base import Rejected, SourceError, Split, Staged
 from streamjoin.io.folder import Entry, folder_at
-from streamjoin.io.replays import SAME, origin_of
+from streamjoin.io.replays import SAME, origins_of
 from streamjoin.io.sinks import FilesSink, FilesSinkConfig, FilesWriter, json_lines
 from streamjoin.state.storage import ObjectStorage
 
@@ -113,7 +113,7 @@ class DeadLetterWriter:
         """O(rejected)."""
         if not rejected:
             return
-        origins = [origin_of(record, split) for record in rejected]
+        origins = list(origins_of(rejected, split))
         before = [None, *(origin for origin, _, _ in origins)]
         columns = [
             [self._stream] * len(rejected),

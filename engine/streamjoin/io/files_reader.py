@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.io import files_halves
-from streamjoin.io.base import BadFile, Records, Rejected, Replaced, SourceError, Split, UnavailableError
+from streamjoin.io.base import BadFile, Records, Rejected, Replaced, SourceError, Split, UnavailableError, no_records
 from streamjoin.io.decoding import UTF_8, DecodedFile, decoded
 from streamjoin.io.folder import NULL_FOLDER, Folder, Opened, folder_at
 from streamjoin.io.identity import Known, Status
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, Framing, first_line, gone, is_still, read_range
-from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text, shifted
+from streamjoin.io.text import CsvFormat, JsonFormat, TextFormat, parse_block, raw_text
 from streamjoin.io.values import from_arrow, from_text, readable, row_text, sql_name
 from streamjoin.state.storage import StorageError
 
@@ -110,6 +110,8 @@ class FilesReader:
 
     config: FilesSourceConfig
     schema: pa.Schema
+    reads_anew: ClassVar[bool] = True
+    """Whether a file of which nothing was read can be read as a new one."""
     exact: bool
     """Whether the planned counts are exact, so that other ones mean a changed file."""
 
@@ -148,7 +150,7 @@ class FilesReader:
             try:
                 for count, found in read(folder, part, formats):
                     for records in found:
-                        yield shifted(records, before + counted)
+                        yield records.moved(before + counted)
                     counted += count
             except BadFile as error:
                 is_whole = not (parquet or counted or part.start) and part.end == part.size
@@ -163,10 +165,9 @@ class FilesReader:
 
     def _bad(self, part: FileRange, position: int, error: str, *, is_whole: bool = False) -> Records:
         """The dead letter of a file; ``is_whole``: nothing of it is read."""
-        empty = pa.RecordBatch.from_pylist([], schema=self.schema)
-        again = part.name if is_whole else None
+        again = part.name if is_whole and self.reads_anew else None
         letter = Rejected(position, "", f"the file cannot be read: {error}", printable(part.name), again=again)
-        return Records(empty, rejected=[letter], first=position)
+        return Records(no_records(self.schema), rejected=[letter], first=position)
 
     def _text(self, folder: Folder, part: FileRange, formats: dict[Any, TextFormat]) -> Iterator[tuple[int, list[Records]]]:
         framing, counted = self.config.framing, 0

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from streamjoin.io.arrivals import Stamps
-from streamjoin.io.base import Records, Rejected, Split
+from streamjoin.io.base import Records, Rejected, Split, no_records
 from streamjoin.io.lines import CARRIAGE_RETURN, JSON_SPACE, NEWLINE, line_bounds
 from streamjoin.io.text import JsonFormat, parse_block, raw_text
 
@@ -320,8 +320,3 @@ def _text(column: pa.Array, name: str, problems: dict[int, str]) -> pa.Array:
             problems.setdefault(index, f"column {name}: is not UTF-8 (byte {error.start})")
             texts.append(None)
     return pa.array(texts, pa.string())
-
-
-def no_records(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)

@@ -17,9 +17,9 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.io.base import Records, Rejected, SourceError
+from streamjoin.io.base import Records, Rejected, SourceError, no_records
 from streamjoin.io.decoded import UnreadableError, in_order
-from streamjoin.io.kafka_records import Cells, Fetched, JsonDecoder, KafkaSplit, Wanted, no_records
+from streamjoin.io.kafka_records import Cells, Fetched, JsonDecoder, KafkaSplit, Wanted
 from streamjoin.io.lines import JSON_SPACE
 from streamjoin.io.schema_registry import Registered, RegistryConfig, SchemaRegistry, UnknownSchemaError, registry_of
 from streamjoin.kernel.arrays import Array

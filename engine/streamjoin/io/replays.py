@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -38,6 +39,7 @@ from streamjoin.io.base import (
     SourcePlan,
     Split,
     Traffic,
+    no_records,
 )
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
 from streamjoin.io.folder import folder_at
@@ -59,15 +61,25 @@ Origin = str
 """How a letter's record is read again, as JSON: the split, or the file that is read as a new one."""
 
 
-def origin_of(letter: Rejected, split: Split) -> tuple[Origin | None, int, str]:
-    """How the letter's record can be read again (None: it cannot), as which record of the split that is named then, and its name."""
-    given, position = letter.origin or (split, letter.position)
-    read, position = (given.again, given.positions[position]) if isinstance(given, ReplaySplit) else (given, position)
-    is_of_table = isinstance(read, FilesSplit) and any(hasattr(part, "partition") for part in read.ranges)
-    if letter.again is None or type(read).__name__ not in KINDS or (letter.again and is_of_table):
-        return None, position, read.name
-    origin = {"file": letter.again} if letter.again else {"kind": type(read).__name__, **asdict(read)}
-    return json.dumps(origin), position, read.name
+def origins_of(letters: Sequence[Rejected], split: Split) -> Iterator[tuple[Origin | None, int, str]]:
+    """How each letter's record can be read again (None: it cannot), as which record of the split that is named then, and its name. Letters
+    of one split have one origin, which is made once. O(letters + splits)."""
+    known: dict[int, Origin | None] = {}
+    for letter in letters:
+        read, position = letter.origin or (split, letter.position)
+        if isinstance(read, ReplaySplit):
+            position = read.positions[position]
+        if id(read) not in known:
+            known[id(read)] = _origin_of(read)
+        origin = known[id(read)] if letter.again == "" else None if letter.again is None else json.dumps({"file": letter.again})
+        yield origin, position, read.name
+
+
+def _origin_of(split: Split) -> Origin | None:
+    if isinstance(split, ReplaySplit):
+        return split.origin
+    kind = type(split).__name__
+    return json.dumps({"kind": kind, **asdict(split)}) if kind in KINDS else None
 
 
 def split_of(origin: Origin) -> Split:
@@ -87,15 +99,6 @@ def _range_of(values: dict[str, Any]) -> FileRange:
 
         return TableRange(**given)
     return FileRange(**given)
-
-
-def with_origins(letters: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Origin | None]]:
-    """The letters of one file, each with its origin; None: it is not to be read again."""
-    before: Origin | None = None
-    for letter in letters:
-        origin = letter.get("again")
-        before = before if origin == SAME else origin
-        yield letter, before
 
 
 @dataclass(frozen=True)
@@ -131,30 +134,34 @@ class Replays:
         self._storage = storage
         self.letters = letters
         self._done = dict.fromkeys(streams, 0)
-        self._numbers: tuple[int, ...] = ()
-        self._looked_at: float | None = None
-        self._opened: tuple[int, Mapping[str, Letters]] = (0, {})
+        self._numbers: tuple[int, ...] | None = None
+        self._looked_at = -math.inf
+        self._opened = _Request(0)
 
     def after(self, number: int, now: float) -> int | None:
         """The next request after this one, as far as is known. Raises StorageError."""
-        if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_SECONDS:
-            self._numbers, self._looked_at = tuple(sorted(requests(self._storage))), now
+        if self._numbers is None or not 0 <= now - self._looked_at < LOOK_SECONDS:
+            self._numbers, self._looked_at = requests(self._storage), now
         return next((each for each in self._numbers if each > number), None)
 
     def of(self, number: int, stream: str) -> Letters:
         """What a request names of a stream. O(letters) once. Raises StorageError."""
-        if self._opened[0] != number:
-            self._opened = number, self._read(number)
-        return self._opened[1].get(stream, Letters())
+        return self._request(number).letters.get(stream, Letters())
 
     def files(self, number: int) -> tuple[str, ...]:
         """The files of dead letters that a request names. Raises StorageError."""
-        return tuple(json.loads(self._storage.get(_path(number)))["files"])
+        return self._request(number).files
 
-    def _read(self, number: int) -> dict[str, Letters]:
+    def _request(self, number: int) -> _Request:
+        if self._opened.number != number:
+            files = _files_of(self._storage, number)
+            self._opened = _Request(number, files, self._read(files))
+        return self._opened
+
+    def _read(self, names: Iterable[str]) -> dict[str, Letters]:
         records: dict[str, dict[Origin, set[int]]] = {}
         files: dict[str, set[str]] = {}
-        for name in self.files(number):
+        for name in names:
             for letter, origin in letters_in(self.letters, name):
                 if origin is None:
                     continue
@@ -173,8 +180,8 @@ class Replays:
     def committed(self, stream: str, number: int) -> None:
         """A stream has come so far, and that is durable: takes what is done by all of them out of the files. Raises StorageError."""
         self._done[stream] = max(self._done[stream], number)
-        if self._looked_at is None:  # a driver that died may have come so far
-            self._numbers = tuple(sorted(requests(self._storage)))
+        if self._numbers is None:  # a driver that died may have come so far
+            self._numbers = requests(self._storage)
         done = [each for each in self._numbers if self._is_done(each)]
         for each in done:
             with contextlib.suppress(Missing):  # nobody else removes it, but this may have been done before
@@ -190,23 +197,29 @@ class Replays:
         return all(done >= number or self.of(number, stream) == Letters() for stream, done in self._done.items())
 
 
-def requests(storage: Storage) -> list[int]:
-    """The numbers of those that are there, done or not. Raises StorageError."""
-    return [int(path.rpartition("/")[2].removesuffix(".json")) for path in storage.list(FOLDER)]
+@dataclass(frozen=True)
+class _Request:
+    number: int
+    files: tuple[str, ...] = ()
+    letters: Mapping[str, Letters] = field(default_factory=dict)
+    """By stream."""
+
+
+def requests(storage: Storage) -> tuple[int, ...]:
+    """The numbers of those that are there, done or not, ascending. Raises StorageError."""
+    return tuple(sorted(int(path.rpartition("/")[2].removesuffix(".json")) for path in storage.list(FOLDER)))
 
 
 def ask(storage: Storage, files: Sequence[str], after: int) -> int:
     """Ask for all letters of these files to be read again; the request's number, above ``after``. Raises StorageError."""
     number = max([after, *requests(storage)]) + 1
     data = json.dumps({"files": list(files)}).encode()
-    while True:
-        try:
-            storage.create(_path(number), data)
-        except AlreadyExists:
-            if storage.get(_path(number)) == data:  # the answer was lost; or somebody else has asked for the same
-                return number
+    try:
+        storage.create(_path(number), data)
+    except AlreadyExists:
+        if storage.get(_path(number)) != data:  # else the answer was lost, or somebody else has asked for the same
             raise StorageError("somebody else has asked for letters to be read again just now; ask again") from None
-        return number
+    return number
 
 
 def asked_for(storage: Storage) -> set[str]:
@@ -214,8 +227,12 @@ def asked_for(storage: Storage) -> set[str]:
     named: set[str] = set()
     for number in requests(storage):
         with contextlib.suppress(Missing):  # done meanwhile
-            named.update(json.loads(storage.get(_path(number)))["files"])
+            named.update(_files_of(storage, number))
     return named
+
+
+def _files_of(storage: Storage, number: int) -> tuple[str, ...]:
+    return tuple(json.loads(storage.get(_path(number)))["files"])
 
 
 def _path(number: int) -> str:
@@ -228,9 +245,13 @@ def letters_in(place: str, name: str) -> Iterator[tuple[dict[str, Any], Origin |
         file = folder_at(place).open(name)
     except FileNotFoundError:
         return
+    before: Origin | None = None
     with contextlib.closing(file):
-        blocks = read_range(file, 0, None, Framing(JSON_SPACE))
-        yield from with_origins(json.loads(line) for block in blocks for line in block.text.split(b"\n") if line.strip())
+        for block in read_range(file, 0, None, Framing(JSON_SPACE)):
+            for letter in (json.loads(line) for line in block.text.split(b"\n") if line.strip()):
+                origin = letter.get("again")
+                before = before if origin == SAME else origin
+                yield letter, before
 
 
 def take_out(place: str, name: str) -> None:
@@ -249,7 +270,7 @@ def take_out(place: str, name: str) -> None:
 class ReplaySplit(Split):
     """Some records of a split that was read before."""
 
-    again: Split
+    origin: Origin
     positions: tuple[int, ...]
     """Which of its records, ascending."""
     stream: str
@@ -258,6 +279,11 @@ class ReplaySplit(Split):
     files: tuple[str, ...]
     gone: str = ""
     """Why the records are not there any more."""
+
+    @cached_property
+    def again(self) -> Split:
+        """What the origin names."""
+        return split_of(self.origin)
 
     @property
     def name(self) -> str:
@@ -269,6 +295,7 @@ class ReplayReader:
     """A source's reader, for its own splits and for those that are read again."""
 
     reader: Reader
+    schema: pa.Schema
 
     def read(self, split: Split) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. What cannot be read again is rejected."""
@@ -277,6 +304,7 @@ class ReplayReader:
     def _again(self, split: ReplaySplit) -> Iterator[Records]:
         wanted = np.array(split.positions, np.int64)
         is_read = np.zeros(len(wanted), bool)
+        ranks = {position: rank for rank, position in enumerate(split.positions)}
         reason = split.gone or "there is no such record any more"
         try:
             if isinstance(self.reader, FilesReader) and isinstance(split.again, FilesSplit):
@@ -285,7 +313,6 @@ class ReplayReader:
                 offsets = records.offsets()
                 places = np.minimum(np.searchsorted(wanted, offsets), len(wanted) - 1)
                 taken = wanted[places] == offsets
-                ranks = {position: rank for rank, position in enumerate(split.positions)}
                 rejected = [replace(each, position=ranks[each.position]) for each in records.rejected if each.position in ranks]
                 is_read[places[taken]] = True
                 is_read[[each.position for each in rejected]] = True
@@ -303,9 +330,7 @@ class ReplayReader:
             before = known.get(split.positions[rank], {"raw": "", "error": "", "split": split.name})
             was = before["error"].rpartition("; it was: ")[2]
             rejected.append(Rejected(rank, before["raw"], f"{AGAIN}{reason}; it was: {was}", before["split"]))
-        empty = next((pa.RecordBatch.from_pylist([], schema=schema) for schema in [getattr(self.reader, "schema", None)] if schema), None)
-        assert empty is not None, "each reader of such a source has a schema"
-        return Records(empty, np.zeros(0, np.int64), rejected)
+        return Records(no_records(self.schema), np.zeros(0, np.int64), rejected)
 
     def halves(self, split: Split) -> tuple[Split, ...]:
         """See :class:`streamjoin.io.base.Divisible`."""
@@ -333,13 +358,9 @@ def _texts(split: ReplaySplit) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for name in split.files:
         for letter, origin in letters_in(split.letters, name):
-            if origin is not None and letter["stream"] == split.stream and _is_of(origin, split.again):
+            if origin == split.origin and letter["stream"] == split.stream:
                 found[letter["position"]] = letter
     return found
-
-
-def _is_of(origin: Origin, split: Split) -> bool:
-    return "kind" in json.loads(origin) and split_of(origin) == split
 
 
 @dataclass(frozen=True)
@@ -361,10 +382,12 @@ class Replayable:
     source: Source
     stream: str
     replays: Replays
-    reader: ReplayReader = field(init=False)
+    schema: pa.Schema
 
-    def __post_init__(self) -> None:
-        self.reader = ReplayReader(self.source.reader)
+    @cached_property
+    def reader(self) -> ReplayReader:
+        """See :class:`streamjoin.io.base.Source`."""
+        return ReplayReader(self.source.reader, self.schema)
 
     def plan(
         self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
@@ -387,40 +410,35 @@ class Replayable:
         assert number is not None
         first = plan.end_record - plan.records + done.records
         cut = list(letters.cut(done.letters, limit_records, split_records or limit_records))
-        again = [(split_of(origin), positions) for origin, positions in cut]
-        firsts = itertools.accumulate((len(positions) for _, positions in again), initial=first)
-        files = self.replays.files(number)
-        splits = tuple(
-            ReplaySplit(
-                first_record=at,
-                records=len(positions),
-                partition=split.partition,
-                again=split,
-                positions=positions,
-                stream=self.stream,
-                letters=self.replays.letters,
-                files=files,
-                gone=_gone(split, plan.position),
-            )
-            for at, (split, positions) in zip(firsts, again, strict=False)
-        )
+        firsts = itertools.accumulate((len(positions) for _, positions in cut), initial=first)
+        splits = tuple(self._split(number, *each, at, plan.position) for each, at in zip(cut, firsts, strict=False))
         count = sum(split.records for split in splits)
         is_over = count == left and not letters.files
         after = Done(number if is_over else done.request, 0 if is_over else done.letters + count, done.records + count)
-        waiting = dict(plan.backlog_by_partition)
-        for each in plan.splits:
-            if each.partition is not None:
-                waiting[each.partition] = waiting.get(each.partition, 0) + each.records
+        waits = plan.without_splits(own, first)
         return replace(
-            plan,
+            waits,
             splits=splits,
-            position={**(own or {}), KEY: asdict(after)},
+            position={**waits.position, KEY: asdict(after)},
             records=count,
             end_record=first + count,
-            backlog_records=plan.backlog_records + plan.records + left - count,
-            backlog_by_partition=waiting,
-            exhausted=False,
+            backlog_records=waits.backlog_records + left - count,
             arrivals=None,
+        )
+
+    def _split(self, number: int, origin: Origin, positions: tuple[int, ...], first: int, now: Position) -> ReplaySplit:
+        """``now``: the source's position from now on."""
+        split = split_of(origin)
+        return ReplaySplit(
+            first_record=first,
+            records=len(positions),
+            partition=split.partition,
+            origin=origin,
+            positions=positions,
+            stream=self.stream,
+            letters=self.replays.letters,
+            files=self.replays.files(number),
+            gone=_gone(split, now),
         )
 
     def referenced(self, position: Position | None) -> frozenset[str]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -82,6 +82,7 @@ class TableRange(FileRange):
 class TableReader(FilesReader):
     """Reads splits of a table's files. A declared column that a file lacks is the partition's, or null: the table got it later."""
 
+    reads_anew: ClassVar[bool] = False
     field_ids: Mapping[str, int | None] = field(default_factory=dict)
     """By the declared columns' names."""
 

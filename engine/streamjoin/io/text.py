@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -138,15 +138,6 @@ def _records(parsed: Parsed, lines: _Lines, first: int, count: int, schema: pa.S
     good = ~np.isin(of_row, np.fromiter(parsed.problems, dtype=np.int64, count=len(parsed.problems)))
     rejected = [lines.rejected(first + line, error) for line, error in sorted(parsed.problems.items())]
     return Records(batch if good.all() else batch.filter(pa.array(good)), of_row[good] + first, rejected)
-
-
-def shifted(records: Records, by: int) -> Records:
-    """The same records, so much later in their split."""
-    if by == 0:
-        return records
-    positions = None if records.positions is None else records.positions + by
-    rejected = [replace(letter, position=letter.position + by) for letter in records.rejected]
-    return Records(records.batch, positions, rejected, records.first + by)
 
 
 def raw_text(raw: bytes) -> str:
@@ -437,4 +428,4 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-__all__ = ["CsvFormat", "JsonFormat", "Parsed", "TextFormat", "parse_block", "raw_text", "shifted"]
+__all__ = ["CsvFormat", "JsonFormat", "Parsed", "TextFormat", "parse_block", "raw_text"]
