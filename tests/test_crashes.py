@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,20 @@ from harness import (
     staged_of,
 )
 from streamjoin.compilation import compile_job
-from streamjoin.epoch import join
 from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.join import Part
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
+from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.io.base import Position, SourcePlan
 from streamjoin.io.ownership import OwnedElsewhere
 from streamjoin.job import Job
 from streamjoin.manifest import load as load_manifest
-from streamjoin.runner import inline
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.log import CommitLog, Superseded, read_latest, since_boot
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
-from streamjoin.state.store import read_back
+from streamjoin.state.store import RunStore, read_back
 
 WITHIN = 4
 OPTIONS: dict[str, Any] = {
@@ -311,31 +312,39 @@ def test_a_source_that_loses_its_input_between_two_attempts_has_nothing_new(tmp_
     check(tmp_path, inputs, driver, "input that was gone for a moment")
 
 
+def do(part: Part) -> None:
+    """All of a part that needs nothing of others."""
+    for _ in chain(part.work(), part.close(0)):
+        pass
+    part.finish().report()
+
+
 def test_a_task_may_die_after_it_staged_its_runs(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs are in the worker under a token that is never committed, and must not be found by the next attempt."""
     rng = random.Random(3)
 
-    def mortal_join(*arguments: Any) -> Any:
-        part = join.join(*arguments)
+    def mortal(*arguments: Any) -> Part:
+        part = begun(*arguments)
         if rng.random() < 0.3:
-            part.finish().report()
+            do(part)
             raise RuntimeError("killed after its work was done")
         return part
 
-    monkeypatch.setattr(inline, "join", mortal_join)
+    begun = Part.begun
+    monkeypatch.setattr(Part, "begun", mortal)
     driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
     monkeypatch.undo()
     check(tmp_path, inputs, driver, "tasks died")
 
 
 def test_a_task_that_is_run_twice_counts_once(tmp_path: Path, inputs: tuple[Input, Input], monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubled_join(*arguments: Any) -> Any:
-        spec, task, pieces, store = arguments
-        pieces = list(pieces)
-        join.join(spec, task, pieces, store).finish().report()
-        return join.join(spec, task, pieces, store)
+    def doubled(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Part:
+        came = list(pieces)
+        do(begun(spec, task, came, store))
+        return begun(spec, task, came, store)
 
-    monkeypatch.setattr(inline, "join", doubled_join)
+    begun = Part.begun
+    monkeypatch.setattr(Part, "begun", doubled)
     driver = finish(tmp_path, inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
     monkeypatch.undo()
     check(tmp_path, inputs, driver, "tasks ran twice")

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,50 @@ def test_two_tasks_of_one_worker_get_their_own(make: Callable[..., Exchange]) ->
     sender.end(0, [receiver.address])
     for task in (0, 1):
         assert [one.area for one in receiver.pieces(0, [task])] == list(range(task, 10, 2))
+
+
+def of_round(number: int, value: int, size: int = 100) -> Piece:
+    return replace(piece(0, value, size), round=number)
+
+
+def test_what_has_come_of_later_rounds_is_taken_first_and_each_round_ends_by_itself(make: Callable[..., Exchange]) -> None:
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        one.begin(0, [sender.address], [sender.address], rounds=3)
+    for number, value in ((1, 10), (2, 20), (1, 11), (3, 30), (2, 21)):
+        sender.send(0, receiver.address, of_round(number, value))
+    sender.end(0, [receiver.address], 0)
+    sender.end(0, [receiver.address], 1)
+    wait_for("all has come", lambda: receiver.buffered(0) == 500)
+    assert list(receiver.pieces(0, [0])) == [], "nothing is given before its round"
+    first = receiver.arrived(0, [0], above=1)
+    assert first is not None
+    assert (first.round, first.area) == (3, 30)
+    assert receiver.arrived(0, [1], above=0) is None
+    assert receiver.arrived(0, [0], above=2) is None
+    assert [one.area for one in receiver.pieces(0, [0], 1, later=True)] == [20, 21, 10, 11]
+    sender.send(0, receiver.address, of_round(2, 22))
+    sender.end(0, [receiver.address], 2)
+    assert [one.area for one in receiver.pieces(0, [0], 2, later=True)] == [22]
+
+
+def test_beyond_its_bound_what_tasks_send_each_other_waits_in_scratch_files(
+    make: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamjoin.runner.exchange.SETTLE_BYTES", 1 << 20)
+    sender, receiver = make(), make()
+    for one in (sender, receiver):
+        one.begin(0, [sender.address], [sender.address], rounds=1)
+    sizes = [1 << 19] * 20
+    for value, size in enumerate(sizes):
+        sender.send(0, receiver.address, of_round(1, value, size))
+    sender.end(0, [receiver.address], 0)
+    sender.end(0, [receiver.address], 1)
+    list(receiver.pieces(0, [0]))
+    wait_for("the round is over", lambda: not receiver._attempts[0].missing(1))
+    assert receiver.buffered(0) <= (1 << 20) + (1 << 19), "in memory"
+    assert contents(receiver.pieces(0, [0], 1)) == contents(of_round(1, value, size) for value, size in enumerate(sizes))
+    assert receiver.buffered(0) == 0
 
 
 def test_what_comes_for_an_attempt_that_is_over_is_dropped(make: Callable[..., Exchange]) -> None:

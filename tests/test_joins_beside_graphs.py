@@ -172,7 +172,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         if rng.random() < 0.6:
             take_any_way(patch, rng, counts)
         if rng.random() < 0.5:
-            patch.setattr("streamjoin.epoch.cascade.SENT_BYTES", 500)
+            patch.setattr("streamjoin.epoch.delta_join.SENT_BYTES", 500)
         try:
             job = make_job(root, **resource.options(root, rng.choice(["adsp", *INTERCHANGEABLE])))
         except ManifestError as error:

@@ -78,7 +78,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         if rng.random() < 0.6:
             take_any_way(patch, rng, counts)
         if rng.random() < 0.5:
-            patch.setattr("streamjoin.epoch.cascade.SENT_BYTES", 500)
+            patch.setattr("streamjoin.epoch.delta_join.SENT_BYTES", 500)
         storage = rng.choice([ObjectStorage, ObjectStorage, Far])
         if storage is Far:
             patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)

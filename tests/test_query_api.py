@@ -169,6 +169,9 @@ def test_the_drivers_port_answers_queries_beside_the_plan_api(join: Asked, pool:
         assert b"/v1/query" in post(server.url, b"", method="GET", path="/")[2]
 
 
+MOST_NICE = 19
+
+
 def workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
@@ -184,7 +187,7 @@ def test_queries_are_answered_by_a_modest_process_of_their_own_which_is_replaced
         for _ in range(3):
             assert own.ask("SELECT count(*) AS n FROM r", Form.JSON, rows=9, seconds=30).body == b'{"n":1600}\n'
         (worker,) = [child for child in workers() if child.pid not in others]
-        assert worker.nice() > psutil.Process().nice()
+        assert worker.nice() > psutil.Process().nice() or worker.nice() == MOST_NICE
         worker.kill()
         # NB: the state of a zombie comes before the end of its other threads, and only that can be waited for.
         wait_for("the worker is dead", lambda: os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))

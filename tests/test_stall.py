@@ -34,7 +34,7 @@ pytestmark = pytest.mark.xdist_group("hosts")  # one process forks all hosts
 SILENT = """
 import threading
 from streamjoin.runner import worker
-worker.join = lambda *arguments: threading.Event().wait()
+worker.Part.begun = lambda *arguments: threading.Event().wait()
 """
 """Of a host: its workers are there, speak, and never finish a join."""
 

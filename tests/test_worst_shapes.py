@@ -1,4 +1,4 @@
-"""The worst data for a join of two streams, hot keys of wide tuples: each finishes in the memory of a small container with every pair."""
+"""The worst data, hot keys of wide tuples: each join finishes in the memory of a small container with every result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -109,16 +110,85 @@ def test_it_finishes_in_a_small_container(shape: Shape, tmp_path: Path) -> None:
         "window": {"unbounded": True},
         "output": {"select": select, "sink": {"files": {"path": "out", "format": "parquet"}}},
     }
+    output, peak = run(tmp_path, streams, join, workers=1)
+    assert output == expected(shape)
+    assert peak < MEMORY_BYTES, f"{peak >> 20} MiB"
+
+
+def run(path: Path, streams: list[dict[str, Any]], join: dict[str, Any], workers: int) -> tuple[int, int]:
+    """Results, and the most memory that driver and workers, all in one process, had at a time."""
     spec = {
         "streams": streams,
         "joins": [join],
-        "workers": {"min": 1, "max": 1, "resources": {"memory": "1500Mi"}},
+        "workers": {"min": workers, "max": workers, "resources": {"memory": "1500Mi"}},
         "checkpoint": {"location": "state"},
     }
     manifest = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "worst"}, "spec": spec}
-    (tmp_path / "join.yaml").write_text(yaml.safe_dump(manifest))
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (path / "join.yaml").write_text(yaml.safe_dump(manifest))
+    done = subprocess.run([sys.executable, "-c", RUN], cwd=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
-    assert json.loads(done.stdout.splitlines()[-1])["output"] == expected(shape)
-    peak = int(done.stderr.splitlines()[-1]) << 10
+    return json.loads(done.stdout.splitlines()[-1])["output"], int(done.stderr.splitlines()[-1]) << 10
+
+
+@dataclass(frozen=True)
+class Many:
+    """Tuples of one key, by stream, and the bytes of each. Their numbers count from 0."""
+
+    counts: tuple[int, ...]
+    condition: str
+    results: int
+    nbytes: tuple[int, ...] = ()
+    workers: int = 1
+
+    def __str__(self) -> str:
+        wide = f" of {max(self.nbytes):,} B" if self.nbytes else ""
+        return f"{' x '.join(map(str, self.counts))}{wide}, {self.condition}, {self.workers} workers"
+
+
+STAR, CHAIN = "a.k = b.k AND a.k = c.k", "a.k = b.k AND b.k = c.k"
+FEW = " AND a.id + b.id = c.id"
+"""Of all partial results with a and b, those that give a result: of 10 tuples of c, 55."""
+MANY = [
+    Many((6000, 6000, 10), CHAIN + FEW, 55),
+    Many((6000, 6000, 10), STAR + FEW, 55, workers=4),
+    Many((3000, 10, 3000), CHAIN + " AND a.id + c.id = b.id", 55),
+    Many((10, 3000, 3000), STAR + " AND b.id + c.id = a.id", 55, workers=3),
+    Many((1000, 1000, 10), CHAIN + FEW, 55, (2000, 2000, 10)),
+    Many((300, 300, 100), CHAIN, 9_000_000),
+    Many((50, 50, 20), STAR, 50_000, (20_000, 20_000, 10)),
+    Many((50, 50, 20), CHAIN, 50_000, (20_000, 10, 20_000), workers=4),
+    Many((2, 2, 2), CHAIN, 8, (20_000_000, 20_000_000, 10)),
+    Many((3000, 3000, 3000), "a.k = b.k AND b.id = c.id AND a.id = c.id", 3000),
+    Many((5000, 5000, 10), "a.id <= b.id AND b.id = c.id", 55),
+    Many((2000, 2000, 2000), "abs(a.id - b.id) <= 1 AND a.k = c.k AND b.id = c.id AND a.id = c.id", 2000, workers=2),
+    Many((60, 60, 60, 60), CHAIN + " AND c.k = d.k", 60**4),
+    Many((1000, 1000, 1000, 10), "a.k = b.k AND b.id = c.id AND c.k = d.k AND a.id + c.id = d.id", 55),
+    Many((200, 200, 200, 10), STAR + " AND a.k = d.k AND a.id = b.id AND b.id = c.id AND a.id = d.id", 10, workers=3),
+    Many((100, 100, 100, 100), CHAIN + " AND c.k = d.k AND a.id = c.id AND b.id = d.id AND a.id = b.id", 100, (500, 500, 500, 500)),
+    Many((25, 25, 25, 25, 10), CHAIN + " AND c.k = d.k AND d.k = e.k", 25**4 * 10),
+    Many((400, 400, 10, 10, 10), CHAIN + FEW + " AND c.id = d.id AND d.id = e.id", 55, workers=2),
+    Many((13,) * 6, CHAIN + " AND c.k = d.k AND d.k = e.k AND e.k = f.k", 13**6),
+    Many((300, 300, 10, 10, 10, 10), STAR + FEW + " AND c.id = d.id AND d.id = e.id AND e.id = f.id", 55),
+]
+
+
+@pytest.mark.parametrize("shape", some(MANY, of=7), ids=str)
+def test_a_join_of_many_streams_finishes_in_a_small_container(shape: Many, tmp_path: Path) -> None:
+    names = "abcdef"[: len(shape.counts)]
+    for name, count, nbytes in zip(names, shape.counts, shape.nbytes or (10,) * len(names), strict=True):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "a.json").open("w") as file:
+            for number in range(count):
+                file.write(json.dumps({"id": number, "k": 1, "w": "w" * nbytes}) + "\n")
+    streams = [
+        {"name": name, "source": {"files": {"path": name, "format": "json"}}, "schema": "id BIGINT, k BIGINT, w STRING"} for name in names
+    ]
+    select = [f"{name}.{'w' if shape.nbytes else 'id'} AS {name}" for name in names]
+    join = {
+        "condition": shape.condition,
+        "window": {"unbounded": True},
+        "output": {"select": select, "sink": {"files": {"path": "out", "format": "parquet"}}},
+    }
+    output, peak = run(tmp_path, streams, join, shape.workers)
+    assert output == shape.results
     assert peak < MEMORY_BYTES, f"{peak >> 20} MiB"

@@ -44,19 +44,27 @@ class Way:
         return self.meetings[step - 1] if step and self.meetings else Meeting.SHIP
 
     @property
+    def begins(self) -> int:
+        """The round of the exchange after which it begins: 0, in which new tuples come, or where anything is brought, that of the bringing.
+        What is held is known from the start, so all that is brought for any step comes at once."""
+        return BRINGING_ROUND if Meeting.BRING in self.meetings else 0
+
+    @property
     def rounds(self) -> int:
         """Of the exchange that its steps take, after that in which new tuples come."""
-        return sum(meeting.rounds for meeting in self.meetings) if self.meetings else len(self.order) - 1
+        meetings = self.meetings or (Meeting.SHIP,) * (len(self.order) - 1)
+        return self.begins + sum(meeting.rounds for meeting in meetings if meeting is not Meeting.BRING)
 
 
 Ways = tuple[Way, ...]
 """By stream."""
 
+BRINGING_ROUND = 1
 FETCHING_ROUNDS = 2
 
 
 def fetching_from(ways: Ways) -> int | None:
-    """The round, counted from 0, in which tuples are asked for by reference; None: nothing is fetched. Once all who fetch have results."""
+    """The round after which tuples are asked for by reference, once all who fetch have results; None: nothing is fetched."""
     return max((way.rounds for way in ways if way.fetches), default=None)
 
 
@@ -258,16 +266,21 @@ def _share(selectivity: float) -> float:
 
 def _cheapest(steps: Sequence[StepPrice]) -> list[tuple[tuple[Meeting, ...], float]]:
     """By each number of rounds that these steps can take together, the meetings that send least, and what. O(steps²)."""
-    found: dict[int, tuple[tuple[Meeting, ...], float]] = {0: ((), 0.0)}
+    found: dict[tuple[int, bool], tuple[tuple[Meeting, ...], float]] = {(0, False): ((), 0.0)}
     for step in steps:
-        longer: dict[int, tuple[tuple[Meeting, ...], float]] = {}
-        for rounds, (meetings, sent) in found.items():
+        longer: dict[tuple[int, bool], tuple[tuple[Meeting, ...], float]] = {}
+        for (rounds, brings), (meetings, sent) in found.items():
             for meeting, more in step.bytes_per_second.items():
-                at = rounds + meeting.rounds
+                is_brought = meeting is Meeting.BRING
+                at = rounds + (0 if is_brought and brings else meeting.rounds), brings or is_brought
                 if at not in longer or sent + more < longer[at][1]:
                     longer[at] = (*meetings, meeting), sent + more
         found = longer
-    return list(found.values())
+    best: dict[int, tuple[tuple[Meeting, ...], float]] = {}
+    for (rounds, _), (meetings, sent) in sorted(found.items()):
+        if rounds not in best or sent < best[rounds][1]:
+            best[rounds] = meetings, sent
+    return list(best.values())
 
 
 def assumed(graph: JoinGraph, held: Sequence[float]) -> tuple[float, ...]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.epoch.nearness import Nearness
-from streamjoin.epoch.steps import NOTHING, Step
+from streamjoin.epoch.reports import StageWork
+from streamjoin.epoch.stages import NOTHING, Stage
 from streamjoin.kernel.joiner import Joiner, Members, Pairs
 from streamjoin.kernel.run import KEY, UNIT, Run, take
 from streamjoin.language.predicate import MainPredicate
@@ -31,16 +32,16 @@ ROWS = "_rows"
 
 
 class Asking:
-    """How a step's partial results ask for their partners. One thread's, as the step is."""
+    """How a stage's partial results ask for their partners. One thread's, as the stage is."""
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._asked = [] if step.near is None else step.near.asked(step.stream)
-        self._finder = _Finder(step.main, step.window, step.members, step.stream, step.side, step.near)
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._asked = [] if stage.near is None else stage.near.asked(stage.stream)
+        self._finder = _Finder(stage.main, stage.window, stage.members, stage.stream, stage.side, stage.near)
 
     @cached_property
     def _question(self) -> pa.Schema:
-        return pa.schema([pa.field(KEY, self._step.key_type), *(pa.field(name, pa.int64()) for name in self._asked)])
+        return pa.schema([pa.field(KEY, self._stage.key_type), *(pa.field(name, pa.int64()) for name in self._asked)])
 
     def question(self, batch: pa.RecordBatch, selection: Selection) -> pa.Buffer:
         """Of the selected rows of partial results that are ``ready``."""
@@ -57,7 +58,7 @@ class Asking:
                 order = np.argsort(partners, kind="stable")
                 tuples, starts = np.unique(partners[order], return_index=True)
                 lists = pa.ListArray.from_arrays(pa.array(np.append(starts, len(order)), pa.int32()), pa.array(rows[order]))
-                columns = [lists, *_columns(self._step, run, tuples, first_reference)]
+                columns = [lists, *_columns(self._stage, run, tuples, first_reference)]
                 yield pa.RecordBatch.from_arrays(columns, schema=self._answer)
 
     def matched(self, question: pa.Buffer, held: Sequence[tuple[Run, int]]) -> pa.RecordBatch | None:
@@ -71,53 +72,53 @@ class Asking:
 
     @cached_property
     def _answer(self) -> pa.Schema:
-        return pa.schema([pa.field(ROWS, pa.list_(pa.int32())), *held_schema(self._step)])
+        return pa.schema([pa.field(ROWS, pa.list_(pa.int32())), *held_schema(self._stage)])
 
     def rows_of(self, answer: pa.Buffer, selection: Selection) -> NDArray[np.int64]:
         """The rows of the partial results that an answer to the question of these has, where keys went first."""
         rows = ipc.read_record_batch(answer, pa.schema([pa.field(ROWS, pa.int32())])).column(0).to_numpy()
         return _chosen(selection, rows)
 
-    def results(self, batch: pa.RecordBatch, selection: Selection, answer: pa.Buffer) -> Iterator[pa.RecordBatch]:
-        """What the step gives for the selected rows of partial results and the tuples that came for them."""
+    def results(self, batch: pa.RecordBatch, selection: Selection, answer: pa.Buffer, work: StageWork) -> Iterator[pa.RecordBatch]:
+        """What the stage gives for the selected rows of partial results and the tuples that came for them."""
         came = ipc.read_record_batch(answer, self._answer)
         lists = came.column(0)
         rows = _chosen(selection, lists.flatten().to_numpy()).astype(np.int32)
         tuples = np.repeat(np.arange(came.num_rows, dtype=np.int32), np.diff(lists.offsets.to_numpy()))
-        yield from self._step.join_pairs((batch, rows), (came, tuples))
+        yield from self._stage.join_pairs((batch, rows), (came, tuples), work)
 
 
-def held_schema(step: Step) -> pa.Schema:
-    """What goes to another task of the tuples that a step probes."""
-    near = () if step.near is None else step.near.held(step.stream)
-    names = [*near, *([step.reference] if step.reference else [])]
-    return pa.schema([*(pa.field(name, pa.int64()) for name in names), *step.columns])
+def held_schema(stage: Stage) -> pa.Schema:
+    """What goes to another task of the tuples that a stage probes."""
+    near = () if stage.near is None else stage.near.held(stage.stream)
+    names = [*near, *([stage.reference] if stage.reference else [])]
+    return pa.schema([*(pa.field(name, pa.int64()) for name in names), *stage.columns])
 
 
-def _columns(step: Step, run: Run, rows: NDArray[np.int32], first_reference: int) -> list[pa.Array]:
+def _columns(stage: Stage, run: Run, rows: NDArray[np.int32], first_reference: int) -> list[pa.Array]:
     """In the order of ``held_schema``."""
-    near = () if step.near is None else step.near.held(step.stream)
-    references = [pa.array(rows.astype(np.int64) + first_reference)] if step.reference else []
-    own = take(run.batch.select([*near, *(field.name for field in step.columns)]), pa.array(rows))
+    near = () if stage.near is None else stage.near.held(stage.stream)
+    references = [pa.array(rows.astype(np.int64) + first_reference)] if stage.reference else []
+    own = take(run.batch.select([*near, *(field.name for field in stage.columns)]), pa.array(rows))
     return [*own.columns[: len(near)], *references, *own.columns[len(near) :]]
 
 
-def brought(step: Step, run: Run, start: int, end: int, first_reference: int) -> pa.RecordBatch:
+def brought(stage: Stage, run: Run, start: int, end: int, first_reference: int) -> pa.RecordBatch:
     """These rows of a held run, for other tasks to probe. Without a copy, but for references."""
-    near = () if step.near is None else step.near.held(step.stream)
+    near = () if stage.near is None else stage.near.held(stage.stream)
     batch = run.batch.slice(start, end - start)
-    references = [pa.array(np.arange(start, end) + first_reference)] if step.reference else []
-    columns = [batch.column(name) for name in (KEY, *near, *(field.name for field in step.columns))]
-    return pa.RecordBatch.from_arrays([*columns[: 1 + len(near)], *references, *columns[1 + len(near) :]], schema=_brought_schema(step))
+    references = [pa.array(np.arange(start, end) + first_reference)] if stage.reference else []
+    columns = [batch.column(name) for name in (KEY, *near, *(field.name for field in stage.columns))]
+    return pa.RecordBatch.from_arrays([*columns[: 1 + len(near)], *references, *columns[1 + len(near) :]], schema=_brought_schema(stage))
 
 
-def run_of(step: Step, data: pa.Buffer) -> Run:
+def run_of(stage: Stage, data: pa.Buffer) -> Run:
     """What was :func:`brought`."""
-    return _run(data, _brought_schema(step))
+    return _run(data, _brought_schema(stage))
 
 
-def _brought_schema(step: Step) -> pa.Schema:
-    return pa.schema([pa.field(KEY, step.held_key_type), *held_schema(step)])
+def _brought_schema(stage: Stage) -> pa.Schema:
+    return pa.schema([pa.field(KEY, stage.held_key_type), *held_schema(stage)])
 
 
 def _run(data: pa.Buffer, schema: pa.Schema) -> Run:

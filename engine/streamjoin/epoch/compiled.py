@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,20 +12,16 @@ import pyarrow as pa
 
 from streamjoin.epoch.event_times import event_times_of
 from streamjoin.epoch.nearness import before
-from streamjoin.epoch.spec import Config, Join, Shared, Stream
-from streamjoin.epoch.steps import ManyJoin, Sequences, numbered
-from streamjoin.io.several import tags
+from streamjoin.epoch.paths import JoinOperator
+from streamjoin.epoch.spec import Config, Shared, Stream
 from streamjoin.kernel.expression import Evaluator
-from streamjoin.kernel.index import Indexed
-from streamjoin.kernel.joiner import Joiner
 from streamjoin.kernel.keys import key_type
-from streamjoin.kernel.types import arrow_schema, held_fields
+from streamjoin.kernel.types import held_fields
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import Layout
+from streamjoin.language.layout import Layout, numbered
 from streamjoin.language.predicate import KeyExpression
-from streamjoin.language.sides import LEFT, SIDES
-from streamjoin.language.sql import parse_boolean
-from streamjoin.language.window import Ends, Window
+from streamjoin.language.sides import LEFT
+from streamjoin.language.window import Window
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.places import by_place
 from streamjoin.scheme.routing import EntryRouter, Router, Routing
@@ -38,10 +34,10 @@ class Compiled:
     def __init__(self, config: Config) -> None:
         self.config = config
         places = self.places = config.layout.places
-        self.joins = tuple(CompiledJoin(number, join, config) for number, join in enumerate(config.joins) if join.predicate is not None)
-        """Of two streams."""
-        self.sequences = tuple(_sequences(config))
-        """Of joins of three and more."""
+        graphs = config.layout.graphs
+        parts = dict(zip((placed.join for placed in graphs), numbered(graphs, len(config.joins)), strict=True))
+        none = slice(0), range(0)
+        self.joins = tuple(JoinOperator(number, join, config, *parts.get(number, none)) for number, join in enumerate(config.joins))
         self.tracked = tuple(sorted({place for join in self.joins for place in join.tracked}))
         """The places that any join tracks."""
         self.streams = tuple(
@@ -65,51 +61,6 @@ class Compiled:
             for place in places
         )
         """By place, the columns of held tuples."""
-
-
-def _sequences(config: Config) -> Iterator[Sequences]:
-    """Of the joins of three and more streams."""
-    graphs = config.layout.graphs
-    for placed, (heads, steps) in zip(graphs, numbered(graphs, len(config.joins)), strict=True):
-        join, schemas = config.joins[placed.join], tuple(config.streams[stream].schema for stream in placed.streams)
-        yield Sequences(ManyJoin(join.name, placed, schemas, join.window, join.where, join.output), heads, steps)
-
-
-class CompiledJoin:
-    """One join made ready."""
-
-    def __init__(self, number: int, join: Join, config: Config) -> None:
-        """``number``: its place among the joins."""
-        self.number, self.name, self.type, self.window, self.streams = number, join.name, join.type, join.window, join.streams
-        self.places = config.layout.places_of(number)
-        """Where it finds its pairs, by side."""
-        self.tracked = tuple(self.places[side] for side in join.type.tracked)
-        """The places whose tuples are known to have matched or not."""
-        self.tag = tags(each.name for each in config.joins)[join.name]
-        """What marks blocks are known by as this join's."""
-        assert join.predicate is not None
-        main, residual = join.predicate.main, join.predicate.residual
-        left, right = (config.streams[stream] for stream in join.streams)
-        schemas = {left.name: left.schema, right.name: right.schema}
-        types = {(stream.name, field.name): field.type for stream in config.streams for field in arrow_schema(stream.schema)}
-        self.joiner = Joiner(
-            main,
-            join.window,
-            parse_boolean(residual, schemas) if residual else None,
-            join.where,
-            join.output,
-            (left.name, right.name),
-            types=types if join.type.gives_unmatched else {},
-        )
-        slide = join.window.slide_micros
-        slides = None if slide in (0, config.window.slide_micros) else slide
-        self.indexed = tuple(Indexed(main.key(side) if join.has_index else None, slides) for side in SIDES)
-        """By side, what it finds pairs by."""
-
-    def expired(self, wider: Window, bounds: Ends) -> Ends:
-        """By side, the ``_time`` below which its own window has passed tuples; ``bounds``: by place, of a wider one."""
-        left, right = self.places
-        return self.window.expired_within(wider, (bounds[left], bounds[right]))
 
 
 class Taken:

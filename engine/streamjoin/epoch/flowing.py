@@ -16,9 +16,8 @@ from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
 from streamjoin.epoch.outcome import counts_of
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.reports import TaskReport
-from streamjoin.epoch.steps import numbered
 from streamjoin.job import Job
-from streamjoin.language.layout import PlacedGraph
+from streamjoin.language.layout import PlacedGraph, numbered
 from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
@@ -49,7 +48,7 @@ class Flow:
         accepted = [of_streams[stream] for stream in self._placed.streams]
         found, met = [0] * (len(ways) * steps), [0] * (len(ways) * steps)
         for report in reports:
-            for number, work in report.steps.items():
+            for number, work in report.stages.items():
                 if number in numbers:
                     found[number - numbers.start] += work.found
                     met[number - numbers.start] += work.met

@@ -49,6 +49,8 @@ from streamjoin.state.store import RunStore, TaskRuns
 
 NAMES = {TupleBlock: "tuple_blk", Ack: "ack", SizeChanged: "size_chg", Mark: "mark", Wave: "wave", AtRest: "at_rest"}
 """What messages are counted as."""
+CONVERSATION_ROUND = 1
+"""Of the exchange."""
 LEAST_SHARE = 16
 """A worker's tuples of a stream are in some so many chunks, or more where blocks are smaller."""
 
@@ -170,7 +172,7 @@ class Link(TaskPart):
         times = coverage is Coverage.SOME
         seen_left, seen_right = (
             chunk.by(indexed, stream.schema, times=times)
-            for chunk, indexed, stream in zip((left, right), join.indexed, streams, strict=True)
+            for chunk, indexed, stream in zip((left, right), join.shape.indexed, streams, strict=True)
         )
         before = join.joiner.candidates_seen
         for results in join.joiner.join(seen_left, seen_right):
@@ -192,7 +194,7 @@ class Link(TaskPart):
         name = NAMES[type(message)]
         self._messages[name] += 1
         self._messages[f"{name}_bytes"] += data.size
-        return Piece(self._task + (1 if side == RIGHT else -1), 0, 0, data)
+        return Piece(self._task + (1 if side == RIGHT else -1), 0, 0, data, round=CONVERSATION_ROUND)
 
     def _decoded(self, piece: Piece) -> Message[Tuples] | Signal:
         message = pickle.loads(piece.data)  # noqa: S301 - written by a neighbour
@@ -258,7 +260,7 @@ class Link(TaskPart):
         return lefts, rights
 
 
-def _keys(places: tuple[int, int], task: int, tasks: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _keys(places: Sequence[int], task: int, tasks: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """By side, area and place of what a task of a chain of so many holds (``scheme.biclique.broadcast``)."""
     left, right = places
     return (task, left), (tasks + task, right)

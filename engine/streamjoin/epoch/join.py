@@ -5,9 +5,9 @@ Phases:
 1. open the runs that the last commit left to this task, reading them back if this process lacks them, or those that the epoch in flight
    has just staged here; drop the expired (``opening``);
 2. gather the new tuples: one sorted run per area and side, or several where they are large; begin to write those that this area stores;
-3. join: new left x held right, held left x new right, new left x new right. Every pair has a later tuple, or arrives together,
-   so each is found exactly once; and each pair of coordinates belongs to exactly one area. Of three and more streams: the first steps of
-   all sequences, then, in as many rounds of the exchange as there are more, the others (``cascade``);
+3. join: the delta of each stream walks its path through what is held and what came of the others (``delta_join``). Every result has a
+   newest member, so each is found exactly once; and each pair of coordinates belongs to exactly one area. With three and more streams tasks
+   send each other partial results, in rounds of the exchange;
 4. where it matters which tuples have matched, hear of it from other areas, and give what comes alone (``matches``); merge runs in tiers,
    rewriting their blocks (``tiering``); stage the runs under this attempt's token, for the next epoch to go on from;
 5. wait for what is being written, results and blocks, and report (``joined``). Meanwhile the next epoch may be joined here.
@@ -20,10 +20,10 @@ Memory: the new tuples, the held runs (mapped once they are written, so that the
 from __future__ import annotations
 
 import pickle
-import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Self
 
@@ -33,22 +33,21 @@ from pyarrow import ipc
 
 from streamjoin.elastic.completeness import GROUPS
 from streamjoin.elastic.sequences import rounds_of
-from streamjoin.epoch.cascade import Cascade
-from streamjoin.epoch.compiled import CompiledJoin, compiled, plan_of
+from streamjoin.epoch.compiled import compiled, plan_of
+from streamjoin.epoch.delta_join import DeltaJoin, Observer
 from streamjoin.epoch.joined import Joined, Steps
-from streamjoin.epoch.matches import Matches, Rows
+from streamjoin.epoch.matches import NOTICES_ROUND, Matches, Rows
 from streamjoin.epoch.opening import fetch_upcoming, open_runs, unexpired
+from streamjoin.epoch.paths import JoinOperator
 from streamjoin.epoch.reports import AreaWork, RoundWork, TaskReport
 from streamjoin.epoch.spec import REPORT, UNMATCHABLE, EpochSpec, Piece, attempt_name, final_name
 from streamjoin.epoch.tiering import go_on_rewriting, in_tiers
 from streamjoin.epoch.writes import Writes
 from streamjoin.kernel import faults
-from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.run import CHUNK_BYTES, UNIT, Run, merge_in_chunks
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, SIDES
-from streamjoin.scheme.tiling import Area
 from streamjoin.state.store import (
     HeldRun,
     JoinMarks,
@@ -62,14 +61,6 @@ SAMPLED_PAIRS = 4096
 """The number of pairs of a chunk that are counted by groups."""
 
 
-def join(spec: EpochSpec, task: int, pieces: Iterable[Piece], store: RunStore) -> Part:
-    """Phases 1 to 3. Raises StorageError, SourceError; safe to call again, here or elsewhere.
-
-    The caller brings the part's notices to their tasks, finishes it with those for it, and asks for the report; or abandons it.
-    """
-    return Part.begun(spec, task, pieces, store)
-
-
 def rounds_among_tasks(spec: EpochSpec) -> int:
     """The number of rounds in which tasks send each other pieces, after the pieces of the splits. Of joins of three and more streams they
     send partial results, and what these ask for (``elastic.sequences.rounds_of``). Of two, there is one round if a tuple whose matches
@@ -77,7 +68,7 @@ def rounds_among_tasks(spec: EpochSpec) -> int:
     worker = compiled(spec.config)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
     notices = any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked)
-    return max([int(notices), *(rounds_of(sequences.ways(spec.ways)) for sequences in worker.sequences)])
+    return max(NOTICES_ROUND * notices, *(rounds_of(join.ways(spec.ways)) for join in worker.joins))
 
 
 class TaskPart(ABC):
@@ -132,8 +123,9 @@ class TaskPart(ABC):
 
 
 class Part(TaskPart):
-    """One whose tuples lie by their keys and units. One thread's, in the order join, then for each round ``outgoing`` and ``receive``, then
-    ``finish``; ``abandon`` at any time."""
+    """One whose tuples lie by their keys and units. One thread's, in the order join, ``work``, ``close`` of round 0, then for each further
+    round ``take`` of its pieces and ``close``, and ``finish``; ``abandon`` at any time. What these give is to be sent; they go on as it is
+    asked for. A piece of a later round may be taken before, while others go on."""
 
     def __init__(self, spec: EpochSpec, task: int, store: RunStore) -> None:
         super().__init__(spec, task, store)
@@ -144,15 +136,13 @@ class Part(TaskPart):
         self._matches: dict[str, Matches] = {}
         """By join, of those that track a side."""
         self._notices: list[Piece] = []
-        self._is_told = False
-        """Whether the owners of tuples that are not ours have been told of those that matched here: in the first round."""
-        self._cascades = tuple(
-            Cascade(spec, self._plan, sequences, self._areas, self._report, self._write) for sequences in self._worker.sequences
-        )
-        """Of the joins of three and more streams."""
+        self._deltas: dict[str, DeltaJoin] = {}
+        """By join."""
+        self._sent_bytes = 0
+        """To other tasks, for the next round."""
 
     def join(self, pieces: Iterable[Piece]) -> None:
-        """Phases 1 to 3."""
+        """Phases 1 and 2."""
         spec, report, areas, config = self._spec, self._report, self._areas, self._worker.config
         try:
             runs, marks = open_runs(spec, self._task, config, areas, self._store, report)
@@ -173,57 +163,76 @@ class Part(TaskPart):
         self._clock.lap("gather")
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
-        for cascade in self._cascades:
-            cascade.begin(self._runs, self._fresh)
         report.areas = {index: AreaWork(area.holds) for index, area in areas.items()}
         for each in self._worker.joins:
-            seen = each.joiner.candidates_seen
-            for index, area in areas.items():
-                for left, right in _pairs(index, area, each.places, self._runs, self._fresh):
-                    self._join_pair(each, index, left, right)
-            report.admitted[each.name] = each.joiner.candidates_seen - seen
-            if not each.type.tracked:
+            write, observer = partial(self._write, each.name), self._observer(each.name)
+            self._deltas[each.name] = DeltaJoin(spec, self._plan, each, areas, self._runs, self._fresh, report, write, observer)
+
+    def work(self) -> Iterator[Piece]:
+        """Phase 3, as far as nothing is needed of other tasks."""
+        if self._report.predecessor_missing:
+            return
+        for each in self._worker.joins:
+            yield from self._deltas[each.name].work()
+            if not each.type.tracked and not each.numbers:
                 self._writes.finish_results(each.name)  # beside the other joins
+        self._clock.lap("join")
+
+    def take(self, piece: Piece) -> Iterator[Piece]:
+        """Do what can be done with a piece of another task, or of this one."""
+        if self._report.predecessor_missing:
+            return
+        join = next((join for join in self._worker.joins if piece.number in join.numbers), None)
+        if join is None:
+            self._notices.append(piece)
+        else:
+            yield from self._deltas[join.name].take(piece)
+
+    def close(self, number: int, seconds: float | None = None) -> Iterator[Piece]:
+        """All of a round has come: let go on what waits for no more. ``seconds``: how long its exchange took; None: that is not known."""
+        if self._report.predecessor_missing:
+            return
+        if number:
+            self._report.rounds.append(RoundWork(self._sent_bytes, seconds))
+            self._sent_bytes = 0
+            self._clock.lap("join" if seconds is None else "wait")
+        for delta in self._deltas.values():
+            for piece in delta.close(number):
+                self._sent_bytes += piece.data.size * (piece.task != self._task)
+                yield piece
+        if number == NOTICES_ROUND - 1:
+            for matches in self._matches.values():
+                for runs in (self._runs, self._fresh):
+                    yield from matches.notices(runs)
         self._clock.lap("join")
 
     def _drop_indexes(self) -> None:
         """Those of joins whose windows have passed a run, which a wider one still holds."""
-        spec, joins, wider = self._spec, self._worker.joins, self._worker.config.window
-        expired = [join.expired(wider, spec.expired_before) for join in joins]
+        spec, wider = self._spec, self._worker.config.window
+        joins = [join for join in self._worker.joins if not join.numbers]
+        expired = [dict(zip(join.places, join.expired(wider, spec.expired_before), strict=True)) for join in joins]
         for (_, place), of_place in self._runs.items():
             for held in of_place:
                 latest, needed = held.run.time_max, set()
                 for join, bounds in zip(joins, expired, strict=True):
-                    if place in join.places:
-                        side = join.places.index(place)
-                        bound = bounds[side]
+                    if place in bounds:
+                        bound = bounds[place]
                         if bound is None or latest is None or latest >= bound:
-                            needed.add(join.indexed[side])
+                            needed.add(join.indexed[place])
                 for indexed in held.indexes.keys() - needed:
                     del held.indexes[indexed]
 
-    def _join_pair(self, join: CompiledJoin, area: int, left: HeldRun, right: HeldRun) -> None:
-        coverage = join.joiner.coverage(left.run, right.run)
-        if coverage is Coverage.NONE:
-            return  # so no index is made that nothing would be found by
-        matches = self._matches.get(join.name)
-        matched = self._counter(join.name, left.run, right.run) if matches is None else matches.marker(left, right)
-        times = coverage is Coverage.SOME
-        seen_left, seen_right = (
-            held.by(indexed, taken.stream.schema, times=times)
-            for held, indexed, taken in zip((left, right), join.indexed, (self._worker.streams[each] for each in join.streams), strict=True)
-        )
-        outputs = self._report.areas[area].outputs
-        for batch in join.joiner.join(seen_left, seen_right, matched, pairs_wanted=join.type.gives_pairs):
-            outputs[join.name] = outputs.get(join.name, 0) + batch.num_rows
-            self._write(join.name, batch)
+    def _observer(self, join: str) -> Observer | None:
+        """Who wants to know of the join's pairs."""
+        matches = self._matches.get(join)
+        if matches is not None:
+            return matches.marker
+        return partial(self._counter, join) if self._spec.counts_groups else None
 
-    def _counter(self, join: str, left: Run, right: Run) -> Matched | None:
-        """Who counts pairs of these two runs by their tuples' groups, where that is wanted."""
-        if not self._spec.counts_groups:
-            return None
+    def _counter(self, join: str, left: HeldRun, right: HeldRun) -> Matched:
+        """Counts pairs of these two runs by their tuples' groups."""
         counts = self._report.groups.setdefault(join, np.zeros((len(SIDES), GROUPS)))
-        units = [run.batch.column(UNIT).to_numpy() for run in (left, right)]
+        units = [held.run.batch.column(UNIT).to_numpy() for held in (left, right)]
 
         def count(*pairs: Indices) -> None:
             # Of many pairs one in so many, evenly: pairs of one tuple lie together.
@@ -233,41 +242,6 @@ class Part(TaskPart):
 
         return count
 
-    def outgoing(self) -> Iterator[Piece]:
-        """The pieces for other tasks in the next round: partial results for the steps that they do, or notices of their tuples that have
-        matched here."""
-        if self._report.predecessor_missing:
-            return
-        for cascade in self._cascades:
-            yield from cascade.outgoing()
-            self._clock.lap("send")
-        if not self._is_told:
-            self._is_told = True
-            for matches in self._matches.values():
-                for runs in (self._runs, self._fresh):
-                    yield from matches.notices(runs)
-
-    def receive(self, pieces: Iterable[Piece], began: float | None = None) -> None:
-        """Take what has come for this task in a round. Raises what comes with the pieces.
-
-        ``began``: when the round's pieces began to be sent here (``time.perf_counter``); None: how long it takes is not to be measured.
-        """
-        if self._report.predecessor_missing:
-            for _ in pieces:
-                pass
-            return
-        of_cascades: list[list[Piece]] = [[] for _ in self._cascades]
-        for piece in pieces:
-            own = (came for cascade, came in zip(self._cascades, of_cascades, strict=True) if piece.number in cascade.numbers)
-            next(own, self._notices).append(piece)
-        if self._cascades:
-            seconds = None if began is None else time.perf_counter() - began
-            self._report.rounds.append(RoundWork(sum(cascade.sent_bytes for cascade in self._cascades), seconds))
-            self._clock.lap("wait")
-            for cascade, came in zip(self._cascades, of_cascades, strict=True):
-                cascade.receive(came)
-            self._clock.lap("join")
-
     def _finish(self) -> None:
         """Phases 4 and 5."""
         if self._report.predecessor_missing:
@@ -276,8 +250,10 @@ class Part(TaskPart):
         if matches:
             self._settle_matches(self._notices)
             self._clock.lap("match")
-        for name in (*(cascade.join_name for cascade in self._cascades), *matches):
-            self._writes.finish_results(name)
+        for each in self._worker.joins:
+            self._deltas[each.name].finish()
+            if each.type.tracked or each.numbers:
+                self._writes.finish_results(each.name)
         tiered = {key: in_tiers(key, self._runs[key], spec, self._worker, self._writes, matches) for key in self._runs}
         kept_fresh = {key: chunks for key, chunks in self._fresh.items() if holds(areas[key[0]], key[1]) and key[1] not in spec.ended}
         self._joined.unmapped = list(chain.from_iterable((*(merged for _, merged in tiered.values()), *kept_fresh.values())))
@@ -310,11 +286,15 @@ class Part(TaskPart):
             if join.type.gives_unmatched:
                 self._write_alone(join, matches.passed(self._fresh, fresh=True))
 
-    def _write(self, join: str, results: pa.RecordBatch) -> None:
+    def _write(self, join: str, results: pa.RecordBatch, area: int | None = None) -> None:
+        """``area``: that found them, where one did."""
+        if area is not None:
+            outputs = self._report.areas[area].outputs
+            outputs[join] = outputs.get(join, 0) + results.num_rows
         self._report.outputs[join] = self._report.outputs.get(join, 0) + results.num_rows
         self._writes.results(join, results)
 
-    def _write_alone(self, join: CompiledJoin, tuples: Iterable[tuple[int, Rows]]) -> None:
+    def _write_alone(self, join: JoinOperator, tuples: Iterable[tuple[int, Rows]]) -> None:
         """``tuples``: by place."""
         for place, (run, rows) in tuples:
             for results in join.joiner.alone(join.places.index(place), run.batch, rows):
@@ -335,16 +315,6 @@ class Part(TaskPart):
             else:
                 parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
         return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
-
-
-def _pairs(index: int, area: Area, places: tuple[int, int], runs: TaskRuns, fresh: TaskRuns) -> Iterable[tuple[HeldRun, HeldRun]]:
-    left, right = places
-    for new in fresh.get((index, left), ()):
-        yield from ((new, held) for held in runs[index, right])
-    for new in fresh.get((index, right), ()):
-        yield from ((held, new) for held in runs[index, left])
-        if area.holds[left]:
-            yield from ((other, new) for other in fresh.get((index, left), ()))
 
 
 def _rows(runs: TaskRuns, place: int) -> int:

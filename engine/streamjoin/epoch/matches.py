@@ -25,7 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.epoch.compiled import ID, CompiledJoin, Plan
+from streamjoin.epoch.compiled import ID, Plan
+from streamjoin.epoch.paths import JoinOperator
 from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.marks import mark_rows, unmatched_between
@@ -36,6 +37,9 @@ from streamjoin.scheme.tiling import Area, UnitRange
 from streamjoin.state.blocks import Block, checks_of, encode, load_all
 from streamjoin.state.storage import Storage
 from streamjoin.state.store import HeldRun, Marks, held_on, places_of, rows_selected, slice_keys
+
+NOTICES_ROUND = 1
+"""Of the exchange."""
 
 AreaSide = tuple[int, int]
 
@@ -49,7 +53,7 @@ class Matches:
     """The marks of one task's runs during one epoch, by one join."""
 
     def __init__(
-        self, spec: EpochSpec, plan: Plan, areas: Mapping[int, Area], join: CompiledJoin, wider: Window, before: Mapping[HeldRun, Marks]
+        self, spec: EpochSpec, plan: Plan, areas: Mapping[int, Area], join: JoinOperator, wider: Window, before: Mapping[HeldRun, Marks]
     ) -> None:
         """``wider``: the window that ``spec.expired_before`` goes by. ``before``: as the epoch before has left them; of a run that is not
         among them nothing has matched."""
@@ -93,7 +97,7 @@ class Matches:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, place, owned.select([KEY, ID]).serialize(), self._join.number)
+                yield Piece(areas[number].task, number, place, owned.select([KEY, ID]).serialize(), self._join.number, round=NOTICES_ROUND)
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
         """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""
@@ -227,7 +231,7 @@ def together(blocks: Sequence[Block]) -> Block:
 
 
 def read_marks(
-    storage: Storage, blocks: Sequence[Block], areas: Mapping[int, Area], runs: Runs, join: CompiledJoin
+    storage: Storage, blocks: Sequence[Block], areas: Mapping[int, Area], runs: Runs, join: JoinOperator
 ) -> dict[HeldRun, Marks]:
     """A join's marks of runs that were read back, from committed blocks. O(marks log marks + rows log marks). Raises StorageError."""
     found: dict[HeldRun, Marks] = {}

@@ -206,8 +206,8 @@ def _totals(
     for name, count in sum((Counter(report.messages) for report in reports), Counter[str]()).items():
         once[f"chain/{name}"] = count
     if job.graphs:
-        steps = [step for report in reports for step in report.steps.values()]
-        once |= {"partial": sum(step.sent for step in steps), "partial_bytes": sum(step.sent_bytes for step in steps)}
+        stages = [stage for report in reports for stage in report.stages.values()]
+        once |= {"partial": sum(stage.sent for stage in stages), "partial_bytes": sum(stage.sent_bytes for stage in stages)}
     totals = {
         name: [before + now for before, now in zip(last.totals.get(name, [0] * len(of_streams)), of_streams, strict=True)]
         for name, of_streams in by_stream.items()

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.epoch.steps import StepWork
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import Staged
 from streamjoin.kernel.faults import Fault
@@ -142,6 +141,22 @@ class ChunkHeld(NamedTuple):
 
 
 @dataclass
+class StageWork:
+    """What a worker did in one stage of an epoch."""
+
+    found: int = 0
+    """Results, partial ones or last ones."""
+    admitted: int = 0
+    """Pairs that the main predicate admits."""
+    met: int = 0
+    """Those of them that the window admits, too."""
+    sent: int = 0
+    """What was sent to other tasks for the next stage, each replica counted: partial results; questions, and tuples that they are answered
+    with; and what is brought."""
+    sent_bytes: int = 0
+
+
+@dataclass
 class AreaWork:
     """How much an area holds, and how much it found."""
 
@@ -180,8 +195,8 @@ class TaskReport:
     blocks: list[Block] = field(default_factory=list)
     small_blocks: dict[str, bytes] = field(default_factory=dict)
     """The content of those of them that are not files, by name."""
-    steps: dict[int, StepWork] = field(default_factory=dict)
-    """With three and more streams: the work by the number of the step (``epoch.steps``)."""
+    stages: dict[int, StageWork] = field(default_factory=dict)
+    """The work by the number of the stage (``language.layout.numbered``)."""
     rounds: list[RoundWork] = field(default_factory=list)
     """With three and more streams: the rounds of the exchange after the first."""
     marks: list[Block] = field(default_factory=list)

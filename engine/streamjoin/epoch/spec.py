@@ -213,12 +213,14 @@ class Piece:
     """Of a split's report, the stream."""
     data: pa.Buffer
     number: int = 0
-    """Of a notice: by which join tuples have matched; of partial results, and of what is asked for them: which step they are for, where
-    those of the first join have numbers above the joins'."""
+    """Of a notice: by which join tuples have matched; of partial results, and of what is asked for them: which stage they are for, whose
+    numbers are above the joins' (``language.layout.numbered``)."""
     sender: int = 0
     """Of a question or an answer: the task that it is from."""
     part: int = 0
-    """Of a question or an answer: which of the sender's questions for the step it is, or is for."""
+    """Of a question or an answer: which of the sender's questions for the stage it is, or is for."""
+    round: int = 0
+    """Of the exchange, in which it is sent: 0 is that of new tuples."""
 
 
 def share(identity: str, value: Config | Scheme) -> Shared:

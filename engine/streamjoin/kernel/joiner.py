@@ -149,13 +149,8 @@ class Joiner:
                     nbytes = nbytes + times * text_bytes(column, rows)
         if isinstance(nbytes, int) or nbytes.sum() <= CHUNK_BYTES:
             yield pairs
-            return
-        before, start = np.cumsum(nbytes), 0
-        while start < pairs.count:
-            room = CHUNK_BYTES + (before[start - 1] if start else 0)
-            end = max(start + 1, int(np.searchsorted(before, room, "right")))
-            yield pairs.part(start, end)
-            start = end
+        else:
+            yield from (pairs.part(start, end) for start, end in cut(nbytes))
 
     def admitted(self, pairs: Pairs) -> Pairs:
         """Those of some candidates that match."""
@@ -207,6 +202,16 @@ class Pairs:
     def kept(self) -> Pairs:
         """The pairs with rows of their own, and no columns."""
         return Pairs({streams: (batch, rows.copy()) for streams, (batch, rows) in self.sides.items()}, self.count)
+
+
+def cut(nbytes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where to cut rows of so many bytes each, so that no part has more than ``CHUNK_BYTES``, or one row's. O(rows)."""
+    before, start = np.cumsum(nbytes), 0
+    while start < len(nbytes):
+        room = CHUNK_BYTES + (before[start - 1] if start else 0)
+        end = max(start + 1, int(np.searchsorted(before, room, "right")))
+        yield start, end
+        start = end
 
 
 def column_of(streams: Members, name: Name) -> str:

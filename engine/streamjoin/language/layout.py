@@ -13,7 +13,7 @@ Always holds: a layout's main predicate admits every pair that any of its joins 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,6 +124,17 @@ class Layout:
     def text(self) -> str:
         """The main predicate, for people."""
         return self.main.text or str(self.main.kind)
+
+
+def numbered(graphs: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
+    """By join of three and more streams, the numbers of its paths and stages among those of all such joins. Paths are counted from 0,
+    stages from ``joins`` on, the number of all joins: those of joins over two streams have the numbers of these."""
+    path, stage = 0, joins
+    for placed in graphs:
+        paths = len(placed.streams)
+        stages = paths * (paths - 1)
+        yield slice(path, path + paths), range(stage, stage + stages)
+        path, stage = path + paths, stage + stages
 
 
 def places_among(graph: JoinGraph, streams: Sequence[int], floor: int) -> tuple[Place, ...]:

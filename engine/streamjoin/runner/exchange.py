@@ -8,10 +8,11 @@ round ends it with a mark to each receiver, and a receiver, which was told who t
 Always holds:
 
 - Attempts are numbered, ascending; what comes for an attempt that is over here is dropped. So an attempt gets the pieces of no other.
-- A receiver buffers without bound only the pieces of the attempt that it works on, which its join needs as a whole; of later ones at most
-  ``AHEAD_BYTES`` and what one more frame or read brings, then it stops reading that stream, and TCP stops the sender. That ends no attempt:
-  a sender goes through a channel's attempts in order, so that all it has to send for the attempt worked on has come before anything of a
-  later one.
+- A receiver buffers without bound only the tuples of the attempt that it works on, which its join needs as a whole; of what tasks send each
+  other ``SETTLE_BYTES`` in memory, and the rest in scratch files. So no two tasks wait for each other's room. Of later attempts it buffers
+  at most ``AHEAD_BYTES`` and what one more frame or read brings, then it stops reading that stream, and TCP stops the sender. That ends no
+  attempt: a sender goes through a channel's attempts in order, so that all it has to send for the attempt worked on has come before
+  anything of a later one.
 - Nobody waits for ever. A stream that breaks fails the attempts that miss its mark at once; one that is silent (senders say something
   every ``BEAT_SECONDS``) after ``SILENT_BEATS`` of these; and an attempt that is abandoned wakes who waits for it.
 """
@@ -20,16 +21,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from streamjoin.epoch.spec import Piece
 from streamjoin.runner.security import Gate, Security
 from streamjoin.runner.streams import HEADER, MARK, NOTHING, PIECE, ExchangeError, Header, Link, Stream, StreamServer
+from streamjoin.state.blocks import map_buffer
 
 AHEAD_BYTES = 256 << 20
+SETTLE_BYTES = 64 << 20
+"""Where more has come of what tasks send each other, the rest waits on mapped pages of scratch files."""
+TAKEN_AT_ONCE = 64
+"""Pieces."""
 WAKE_BYTES = 1 << 20
 """Who waits for an attempt's pieces is woken once so much has come, or all: to wake a thread takes longer than to look at a small piece."""
 BEAT_SECONDS = 2.0
@@ -50,15 +57,44 @@ class _Attempt:
     """What has come for one attempt. Guarded by the exchange's lock."""
 
     def __init__(self) -> None:
-        self.pieces: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
+        self._pieces: defaultdict[tuple[int, int], deque[Piece]] = defaultdict(deque)
         """By round and task."""
         self.nbytes = 0
+        """Of those that are in memory."""
+        self._settled: set[int] = set()
+        """Pieces on mapped pages, by identity."""
         self.wake_bytes = WAKE_BYTES
         self.ended: defaultdict[int, set[str]] = defaultdict(set)
         """By round, addresses of senders whose mark has come."""
         self.expected: tuple[frozenset[str], ...] | None = None
         """By round, addresses of all senders; None until the driver has told."""
         self.failure: Exception | None = None
+
+    def add(self, piece: Piece) -> None:
+        if piece.round and self.nbytes > SETTLE_BYTES and piece.data.size >= WAKE_BYTES // 4:
+            piece = replace(piece, data=map_buffer(piece.data))
+            self._settled.add(id(piece))
+        else:
+            self.nbytes += piece.data.size
+        self._pieces[piece.round, piece.task].append(piece)
+
+    def waiting(self, tasks: Collection[int]) -> list[tuple[int, int]]:
+        """Rounds and tasks, of these, that have pieces; the last round first."""
+        return sorted((key for key, pieces in self._pieces.items() if pieces and key[1] in tasks), reverse=True)
+
+    def taken(self, keys: Iterable[tuple[int, int]], most: int = TAKEN_AT_ONCE) -> list[Piece]:
+        """The first pieces of these rounds and tasks, at most so many."""
+        found: list[Piece] = []
+        for key in keys:
+            pieces = self._pieces[key]
+            while pieces and len(found) < most:
+                piece = pieces.popleft()
+                if id(piece) in self._settled:
+                    self._settled.discard(id(piece))
+                else:
+                    self.nbytes -= piece.data.size
+                found.append(piece)
+        return found
 
     def missing(self, round_number: int) -> frozenset[str]:
         """The senders of a round, as far as they are known, that have not ended it."""
@@ -99,7 +135,7 @@ class Exchange:
             self._attempts.setdefault(attempt, _Attempt()).expected = (frozenset(senders), *[frozenset(joiners)] * rounds)
             self._go_on()
 
-    def send(self, attempt: int, address: str, piece: Piece, round_number: int = TUPLES) -> None:
+    def send(self, attempt: int, address: str, piece: Piece) -> None:
         """Bring a piece to the worker at this address, at the latest with the next :meth:`flush` or :meth:`end`.
 
         Waits while that is behind. Raises ExchangeError, Abandoned.
@@ -107,10 +143,10 @@ class Exchange:
         self._require(attempt)
         self.moved += 1
         if address == self.address:
-            self._take_own(attempt, round_number, piece)
+            self._take_own(attempt, piece)
         else:
             fields = attempt, piece.task, piece.area, piece.place, piece.number, piece.sender, piece.part
-            self._say(attempt, address, HEADER.pack(piece.data.size, PIECE, round_number, *fields), round_number, piece.data)
+            self._say(attempt, address, HEADER.pack(piece.data.size, PIECE, piece.round, *fields), piece.round, piece.data)
 
     def flush(self, attempt: int, addresses: Iterable[str], round_number: int = TUPLES) -> None:
         """Have all that was sent to these leave. Raises ExchangeError, Abandoned."""
@@ -136,9 +172,12 @@ class Exchange:
             if address != self.address:
                 self._link(_channel(round_number), address, attempt)
 
-    def pieces(self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES, *, each: bool = False) -> Iterator[Piece]:
+    def pieces(
+        self, attempt: int, tasks: Sequence[int], round_number: int = TUPLES, *, later: bool = False, each: bool = False
+    ) -> Iterator[Piece]:
         """These tasks' pieces of a round, until all senders have ended; those of one sender in the order in which it sent them to a task.
-        They are given as they come, but ``WAKE_BYTES`` of them together unless ``each`` is waited for.
+        They are given as they come, but ``WAKE_BYTES`` of them together unless ``each`` is waited for. ``later``: pieces that have come of
+        later rounds are given, too, and first.
 
         Raises ExchangeError, Abandoned, and what ``fail`` was given.
         """
@@ -147,17 +186,22 @@ class Exchange:
             with self._changed:
                 found = self._of(attempt)
                 found.wake_bytes = 0 if each else WAKE_BYTES
-                came = [piece for task in tasks for piece in found.pieces.pop((round_number, task), ())]
+                came = found.taken([key for key in found.waiting(tasks) if key[0] == round_number or (later and key[0] > round_number)])
                 if not came:
                     if not found.missing(round_number) and found.expected is not None:
                         return
                     if not self._changed.wait(self._beat_seconds):
                         self._note_silence(found.missing(round_number), _channel(round_number), silent)
                     continue
-                found.nbytes -= sum(piece.data.size for piece in came)
                 if self._paused:
                     self._go_on()
             yield from came
+
+    def arrived(self, attempt: int, tasks: Collection[int], *, above: int) -> Piece | None:
+        """A piece of these tasks that has come, of the last round of those after ``above``; None: there is none. Raises as ``pieces``."""
+        with self._changed:
+            found = self._of(attempt)
+            return next(iter(found.taken([key for key in found.waiting(tasks) if key[0] > above][:1], most=1)), None)
 
     def fail(self, attempt: int, failure: Exception) -> None:
         """Have those who wait for the attempt's pieces get this."""
@@ -273,17 +317,16 @@ class Exchange:
             for link in links:
                 link.beat()
 
-    def _take_own(self, attempt: int, round_number: int, piece: Piece) -> None:
+    def _take_own(self, attempt: int, piece: Piece) -> None:
         with self._changed:
             while self._is_ahead(attempt, piece.data.size):
                 self._changed.wait()
-            self._take(attempt, round_number, piece)
+            self._take(attempt, piece)
 
-    def _take(self, attempt: int, round_number: int, piece: Piece) -> None:
+    def _take(self, attempt: int, piece: Piece) -> None:
         if attempt > self._over:
             found = self._attempts.setdefault(attempt, _Attempt())
-            found.pieces[round_number, piece.task].append(piece)
-            found.nbytes += piece.data.size
+            found.add(piece)
             if found.nbytes >= found.wake_bytes:
                 self._changed.notify_all()
 
@@ -308,9 +351,9 @@ class Exchange:
         if kind != PIECE:
             raise ValueError(f"a frame of the kind {kind}")
         self.moved += 1
-        piece = Piece(task, area, place, data, number, sender, part)
+        piece = Piece(task, area, place, data, number, sender, part, round_number)
         with self._changed:
-            self._take(attempt, round_number, piece)
+            self._take(attempt, piece)
             if self._is_ahead(attempt):
                 stream.pause()
                 self._paused.append((attempt, stream))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
 from streamjoin.epoch.handshake import Link, converse, is_handshake
-from streamjoin.epoch.join import Part, TaskPart, join, rounds_among_tasks
+from streamjoin.epoch.join import Part, TaskPart, rounds_among_tasks
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.route import route
@@ -110,7 +110,7 @@ class InlineEpoch:
             parts = links = self._begun(Link.begun, begun)
             converse(links)
         else:
-            parts = self._in_rounds(self._begun(join, begun))
+            parts = self._in_rounds(self._begun(Part.begun, begun))
         reports = [part.finish().report() for part in parts]
         begun.pop_all()
         return reports
@@ -125,14 +125,22 @@ class InlineEpoch:
         return parts
 
     def _in_rounds(self, parts: list[Part]) -> list[Part]:
-        for _ in range(rounds_among_tasks(self._spec)):
-            sent: defaultdict[int, list[Piece]] = defaultdict(list)
+        for part in parts:
+            self._deliver(parts, part.work())
+        for number in range(rounds_among_tasks(self._spec) + 1):
             for part in parts:
-                for piece in part.outgoing():
-                    sent[piece.task].append(piece)
-            for task, part in enumerate(parts):
-                part.receive(sent[task])
+                self._deliver(parts, part.close(number))
         return parts
+
+    def _deliver(self, parts: list[Part], pieces: Iterator[Piece]) -> None:
+        """Bring pieces to their tasks, and first of all what comes of each: so no more of them wait than there are rounds."""
+        going_on = [pieces]
+        while going_on:
+            piece = next(going_on[-1], None)
+            if piece is None:
+                going_on.pop()
+            else:
+                going_on.append(parts[piece.task].take(piece))
 
     def cancel(self) -> None:
         self._shuffled.clear()

@@ -26,7 +26,7 @@ from itertools import chain
 
 from streamjoin.endpoint import parts_of
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
-from streamjoin.epoch.join import Part, join, rounds_among_tasks
+from streamjoin.epoch.join import Part, rounds_among_tasks
 from streamjoin.epoch.joined import Joined, reports_of
 from streamjoin.epoch.ports import too_large_of
 from streamjoin.epoch.route import route
@@ -188,30 +188,50 @@ class Worker:
         if is_handshake(assignment.spec):
             return self._join_chain(work, assignment)
         exchange, attempt = self._exchange, work.attempt
-        everyone = list(dict.fromkeys(assignment.addresses))
-        rounds = range(TUPLES + 1, TUPLES + 1 + rounds_among_tasks(assignment.spec))
-        parts: list[Part] = []
+        everyone, rounds = list(dict.fromkeys(assignment.addresses)), rounds_among_tasks(assignment.spec)
+        parts: dict[int, Part] = {}
         joined: list[Joined] = []
+        seconds: float | None = None
+        """How long the round before took."""
+
+        def send(pieces: Iterable[Piece], number: int = TUPLES) -> None:
+            """Send what comes of a round. What came of later ones meanwhile goes first, so that little of it waits here."""
+            going_on = [(number, iter(pieces))]
+            while going_on:
+                number, pieces = going_on[-1]
+                piece = next(pieces, None)
+                if piece is None:
+                    going_on.pop()
+                    continue
+                exchange.send(attempt, assignment.addresses[piece.task], piece)
+                came = exchange.arrived(attempt, parts, above=number)
+                if came is not None:
+                    going_on.append((came.round, parts[came.task].take(came)))
+
         try:
             if rounds:
                 exchange.connect(attempt, everyone, CONVERSATION)
             for task in work.tasks:
-                parts.append(join(assignment.spec, task, exchange.pieces(attempt, [task]), self._store))
+                parts[task] = Part.begun(assignment.spec, task, exchange.pieces(attempt, [task]), self._store)
                 self._done += 1
-            for number in rounds:
-                began: float | None = time.perf_counter()
-                for piece in chain.from_iterable(part.outgoing() for part in parts):
-                    exchange.send(attempt, assignment.addresses[piece.task], piece, number)
-                exchange.end(attempt, everyone, number)
-                for task, part in zip(work.tasks, parts, strict=True):
-                    part.receive(exchange.pieces(attempt, [task], number), began)
-                    began = None  # what comes after includes the first part's work
-                    self._done += 1
-            for part in parts:
+            for part in parts.values():
+                send(part.work())
+                self._done += 1
+            for number in range(rounds):
+                began = time.perf_counter()
+                for part in parts.values():
+                    send(part.close(number, seconds), number)
+                exchange.end(attempt, everyone, number + 1)
+                for piece in exchange.pieces(attempt, work.tasks, number + 1, later=True):
+                    send(parts[piece.task].take(piece), piece.round)
+                seconds = time.perf_counter() - began
+                self._done += 1
+            for part in parts.values():
+                send(part.close(rounds, seconds), rounds)
                 joined.append(part.finish())
                 self._done += 1
         except BaseException:
-            for part in parts:
+            for part in parts.values():
                 part.abandon()
             raise
         return joined
@@ -226,7 +246,7 @@ class Worker:
             addresses = set()
             for piece in pieces:
                 addresses.add(address := assignment.addresses[piece.task])
-                exchange.send(attempt, address, piece, CONVERSATION)
+                exchange.send(attempt, address, piece)
             exchange.flush(attempt, addresses, CONVERSATION)
 
         try:

@@ -472,6 +472,17 @@ def _as_run(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else sort_run(pa.concat_batches(batches))
 
 
+def map_buffer(data: pa.Buffer) -> pa.Buffer:
+    """The bytes on mapped pages of a scratch file, as :func:`map_scratch`."""
+    descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".piece")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(memoryview(data))
+        return pa.memory_map(path).read_buffer()
+    finally:
+        os.unlink(path)
+
+
 def map_scratch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch on mapped pages of a scratch file that is already unlinked, so that nothing is left behind by a crash."""
     descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".arrow")

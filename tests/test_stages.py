@@ -9,31 +9,31 @@ import numpy as np
 import pytest
 
 from harness import make_job
-from streamjoin.epoch.cascade import ROW_BITS, RUN_BITS, first_reference
-from streamjoin.epoch.steps import ManyJoin, Step
+from streamjoin.epoch.delta_join import ROW_BITS, RUN_BITS, first_reference
+from streamjoin.epoch.stages import JoinShape, Stage
 from streamjoin.kernel.run import KEY
 from streamjoin.manifest.model import Workers
 
 STREAM = {"schema": "id BIGINT, k BIGINT, m BIGINT, s STRING, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
 
 
-def first_steps(root: Path, on: str) -> dict[str, Step]:
+def first_steps(root: Path, on: str) -> dict[str, Stage]:
     """By order of the streams, the first step of a sequence of two; orders that the condition does not connect are left out."""
     streams = [STREAM | {"name": name, "source": {"files": {"path": str(root / name), "format": "parquet"}}} for name in "abc"]
     sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
     output = {"select": [f"{name}.id AS {name}" for name in "abc"], "sink": sink}
     job = make_job(root, streams=streams, on=on, window={"within": "5s"}, output=output)
     join, (placed,) = job.joins[0], job.graphs
-    many = ManyJoin(join.name, placed, tuple(stream.schema for stream in job.streams), join.window, join.where, join.output)
+    many = JoinShape(join.name, placed, tuple(stream.schema for stream in job.streams), join.window, join.where, join.output)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     return {
-        "".join("abc"[each] for each in order): Step(many, 0, order[:1], order[1], order[2:], fetches=False)
+        "".join("abc"[each] for each in order): Stage(many, 0, order[:1], order[1], order[2:], fetches=False)
         for order in orders
         if many.graph.edge_to(order[1], frozenset(order[:1])) and many.graph.edge_to(order[2], frozenset(order[:2]))
     }
 
 
-def carried(step: Step) -> list[str]:
+def carried(step: Stage) -> list[str]:
     return [name for name in step.joiner.batch_schema.names if not name.startswith("_")]
 
 

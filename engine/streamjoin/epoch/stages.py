@@ -1,15 +1,16 @@
-"""Sequences of steps: how results of three and more streams are found (Tran and Lee, section 4).
+"""Paths of stages: how the results of a join are found, of two streams or more (Tran and Lee, section 4; Materialize's delta joins).
 
-New tuples of a stream, its *heads*, meet the held tuples of a second stream along an edge of the join graph. This gives partial results,
-which are sent on to meet the tuples of a third stream, and so on. A result belongs to its newest member; if several members came in this
-epoch, to that of the last stream among them. So heads of stream i meet all tuples of streams before i, held ones and those of this epoch;
-of streams after i they meet only what was held before. Each result is found once, by the heads of one stream.
+The *delta* of a stream, its new tuples, meets the held tuples of a second stream along an edge of the join graph. Of two streams that gives
+results. Of more it gives partial results, which go on to meet the tuples of a third stream, and so on. A result belongs to its newest
+member; if several members came in this epoch, to that of the last stream among them. So the delta of stream i meets all tuples of streams
+before i, held ones and those of this epoch; of streams after i it meets only what was held before. Each result is found once, by the delta
+of one stream.
 
-The scheme says where the tuples are held that a step probes, as for two streams: partial results are routed like tuples of the member by
-which they find their partners, and are not held. They go there, or only what finds their partners does, or all that is held there comes to
-them (:class:`streamjoin.elastic.meetings.Meeting`). A partial result carries the time of the newest member (``_time``), up to
+The scheme says where the tuples are held that a stage probes: partial results are routed like tuples of the member by which they find their
+partners, and are not held. They go there, or only what finds their partners does, or all that is held there comes to them
+(:class:`streamjoin.elastic.meetings.Meeting`). A partial result carries the time of the newest member (``_time``), up to
 which time a newer one may be (``_aux``), and of its members what is still to be read. In windows of rows it carries, in place of times, the
-position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A sequence that
+position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A path that
 *fetches* leaves out what only the output reads; for that a *reference* to each such member is carried, by which the tuples of complete
 results are asked for in the end.
 """
@@ -17,8 +18,8 @@ results are asked for in the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,41 +27,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.nearness import Nearness, nearness
+from streamjoin.epoch.reports import StageWork
 from streamjoin.epoch.spec import units_of
-from streamjoin.kernel.expression import Evaluator
-from streamjoin.kernel.joiner import Joiner, Members, Name, Pairs, column_of
+from streamjoin.kernel.index import Indexed
+from streamjoin.kernel.joiner import Joiner, Matched, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
-from streamjoin.kernel.types import held_fields, output_schema
+from streamjoin.kernel.types import held_fields
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.layout import PlacedGraph
-from streamjoin.language.schema import Schema, held_name
+from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
 from streamjoin.language.tree import Reference, conjunction
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.scheme.routing import Routing
 
-
-@dataclass
-class StepWork:
-    """What the workers did in one step of an epoch."""
-
-    found: int = 0
-    """Results, partial ones or last ones."""
-    met: int = 0
-    """Pairs that the main predicate and the window admit."""
-    sent: int = 0
-    """What was sent to other tasks for the next step, each replica counted: partial results; questions, and tuples that they are answered
-    with; and what is brought."""
-    sent_bytes: int = 0
+LIES_SO = Indexed(None, None)
+"""The tuples lie as they are found."""
 
 
 @dataclass(frozen=True)
-class ManyJoin:
-    """A join of three and more streams, as sequences need it: everything that they are made of, except for their orders."""
+class JoinShape:
+    """A join as its paths need it: everything that they are made of, except for their orders."""
 
     name: str
     placed: PlacedGraph
@@ -68,6 +58,10 @@ class ManyJoin:
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
+    indexed: tuple[Indexed, Indexed] = (LIES_SO, LIES_SO)
+    """By side, what tuples are found by where they do not lie so."""
+    types: Mapping[Name, pa.DataType] = field(default_factory=dict)
+    """Of the columns of its streams, where tuples may come alone."""
 
     @property
     def graph(self) -> JoinGraph:
@@ -84,12 +78,12 @@ class ManyJoin:
         return frozenset(name for name in read if name[0] == self.graph.streams[member])
 
 
-class Step:
-    """One step of a sequence. It holds no tuples, and serves one thread at a time."""
+class Stage:
+    """One stage of a path: it extends what was found so far by the tuples of one more stream. It holds no tuples."""
 
     def __init__(
         self,
-        join: ManyJoin,
+        join: JoinShape,
         number: int,
         members: tuple[int, ...],
         stream: int,
@@ -97,13 +91,17 @@ class Step:
         *,
         fetches: bool,
         meeting: Meeting = Meeting.SHIP,
+        first_round: int = 0,
+        fed_after: int = 0,
     ) -> None:
-        """``members``: the streams joined before, the head first, ``stream`` the one that comes now, ``following`` those after it, in
-        order. ``fetches``: so does the sequence."""
+        """``members``: the streams joined before, that of the delta first, ``stream`` the one that comes now, ``following`` those after it,
+        in order. ``fetches``: so does the path. ``first_round``: of the exchange, in which something is sent for this stage; once that of
+        ``fed_after`` is over, all has come that it joins. (Round 0 is that in which new tuples come.)"""
         graph = join.graph
         edge, self.side = graph.step_to(stream, members)
         """The side of the scheme on which the tuples that are probed are held."""
         self.number, self.is_last, self.meeting = number, not following, meeting
+        self.first_round, self.fed_after = first_round, fed_after
         self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
         """Where the tuples lie that are probed, and those that probe, among all places."""
         self.takes_new = stream < members[0]
@@ -112,7 +110,7 @@ class Step:
         own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
         self.members, self.stream = own, came[0]
         self.fetched = tuple(graph.streams[member] for member in members if join.at_end(member)) if fetches else ()
-        """The streams to which results of this step have references."""
+        """The streams to which results of this stage have references."""
         self.gives_results = self.is_last and not self.fetched
         at_end = {stream} if fetches and self.is_last else set() if fetches else None
         carried = _carried(join, members, stream, following, at_end=at_end)
@@ -123,16 +121,16 @@ class Step:
         """Whether what it finds has references."""
         self.main, self.window = edge.main, _kernel_window(join.window, members, stream, self.side)
         """By what candidates are found."""
-        self.near = nearness(join.window, graph.streams)
+        self.near = nearness(join.window, graph.streams) if join.window.each else None
         residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
         self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
         read = {name for each in (residual, where, *(each for _, each in output)) if each is not None for name in each.columns}
         self.columns = held_fields(Schema(tuple(column for column in names[self.stream].columns if (self.stream, column.name) in read)))
-        """Of the stream's tuples: those that the step reads, or gives."""
+        """Of the stream's tuples: those that the stage reads, or gives."""
         self.reference = reference_to(self.stream) if self.stream in refers else None
         """The column of references to the stream's tuples that it gives; None: it gives none."""
-        self.joiner = _StepJoiner(
+        self.joiner = StageJoiner(
             edge,
             window=self.window,
             residual=residual,
@@ -142,8 +140,13 @@ class Step:
             near=self.near,
             refers=refers,
             gives_results=self.gives_results,
+            types=join.types,
             key=(own, self.key_type) if following and _keeps_key(join, members, stream, following[0]) else None,
         )
+        self.indexed = join.indexed[1 - self.side], join.indexed[self.side]
+        """What tuples of the delta are found by, and what those that are held."""
+        self.schemas = join.schemas[members[0]], join.schemas[stream]
+        """Of the delta's stream and of the one that comes now."""
         self.next_probing: int | None = None
         """The place by which what is found goes on."""
         self.schema: pa.Schema | None = None
@@ -157,20 +160,30 @@ class Step:
             first = [pa.field(KEY, key_type(place.key)), pa.field(UNIT, pa.uint32())]
             self.schema = pa.schema([*first, *(field for field in self.joiner.batch_schema if field.name != KEY)])
 
-    def join(self, probing: Run, held: Run, first: tuple[int, int] = (0, 0)) -> Iterator[pa.RecordBatch]:
+    def join(
+        self,
+        probing: Run,
+        held: Run,
+        work: StageWork,
+        first: tuple[int, int] = (0, 0),
+        matched: Matched | None = None,
+        *,
+        pairs_wanted: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
         """What the probing tuples give with these: results, or partial ones that are yet to be made ``ready``.
 
-        ``first``: the references of the first rows of both batches, of use where they have no references of their own.
+        ``work``: where to count it. ``first``: the references of the first rows of both batches, of use where they have no references of
+        their own. ``matched``: as of a :class:`Joiner`, by side. Several of these may go on at once.
         """
-        self.joiner.first_references = first[::-1] if self.side == LEFT else first
-        yield from self.joiner.of_runs(*((held, probing) if self.side == LEFT else (probing, held)))
+        sides, references = ((held, probing), first[::-1]) if self.side == LEFT else ((probing, held), first)
+        yield from self.joiner.of_runs(*sides, work, references, matched, pairs_wanted=pairs_wanted)
 
-    def join_pairs(self, probing: Rows, held: Rows) -> Iterator[pa.RecordBatch]:
+    def join_pairs(self, probing: Rows, held: Rows, work: StageWork) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, as ``join`` gives it; the held tuples have references of their own where they need any."""
-        yield from self.joiner.of_pairs(*((held, probing) if self.side == LEFT else (probing, held)))
+        yield from self.joiner.of_pairs(*((held, probing) if self.side == LEFT else (probing, held)), work)
 
     def ready(self, found: Sequence[pa.RecordBatch], salt: int | None) -> pa.RecordBatch:
-        """Partial results as they are routed to the next step: with a key, sorted by it, and a unit coordinate. Those without a key can
+        """Partial results as they are routed to the next stage: with a key, sorted by it, and a unit coordinate. Those without a key can
         match nothing and are left out. O(n log n). ``salt``: another one for each call of an epoch, for even units; None: nobody asks for
         units, and all are 0."""
         assert self.schema is not None
@@ -198,7 +211,7 @@ Rows = tuple[pa.RecordBatch, NDArray[np.int32]]
 """Rows of a batch."""
 
 
-class _StepJoiner(Joiner):
+class StageJoiner(Joiner):
     """A joiner whose results may be partial: then they have times, which candidates are checked by, and references."""
 
     def __init__(
@@ -213,16 +226,17 @@ class _StepJoiner(Joiner):
         near: Nearness | None,
         refers: tuple[str, ...],
         gives_results: bool,
+        types: Mapping[Name, pa.DataType],
         key: tuple[Members, pa.DataType] | None,
     ) -> None:
         """``key``: whose key results go on by, and its type; None: it is another one, if there is any."""
-        super().__init__(edge.main, window, residual, where, output or [NOTHING], streams)
+        super().__init__(edge.main, window, residual, where, output or [NOTHING], streams, types=types)
         self._near, self._refers, self._gives_results, self._key = near, refers, gives_results, key
         self._checked = near if near is not None and near.is_checked(streams) else None
         """By what pairs are checked, where the kernel's window does not say it all."""
-        self.met = 0
+        self._met = 0
         """Pairs so far that the main predicate and the window admit."""
-        self.first_references = 0, 0
+        self._first_references = 0, 0
         """By side, of the first row of the batch."""
         times = [] if near is None else [pa.field(name, pa.int64()) for name in near.columns(sorted({*streams[0], *streams[1]}))]
         references = [pa.field(reference_to(stream), pa.int64()) for stream in refers]
@@ -234,32 +248,40 @@ class _StepJoiner(Joiner):
         """Whether results have the key by which they go on, as their first column."""
         return self._key is not None
 
-    def of_runs(self, left: Run, right: Run) -> Iterator[pa.RecordBatch]:
-        """What these runs give, as ``join`` gives it."""
-        checked = self._checked
-        if checked is not None and checked.is_plain(self._streams, (left, right)):
-            self._checked = None
+    def of_runs(
+        self, left: Run, right: Run, work: StageWork, first_references: tuple[int, int], matched: Matched | None, *, pairs_wanted: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """What these runs give, as ``Stage.join`` gives it."""
+        one = copy(self)
+        one._first_references, one._met, one.candidates_seen = first_references, 0, 0
+        if one._checked is not None and one._checked.is_plain(self._streams, (left, right)):
+            one._checked = None
         try:
-            yield from self.join(left, right)
+            yield from one.join(left, right, matched, pairs_wanted=pairs_wanted)
         finally:
-            self._checked = checked
+            work.admitted += one.candidates_seen
+            work.met += one._met
 
-    def of_pairs(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
+    def of_pairs(self, left: Rows, right: Rows, work: StageWork) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, in batches. O(pairs)."""
         for start in range(0, len(left[1]), self._chunk_pairs):
             sides = [(batch, rows[start : start + self._chunk_pairs]) for batch, rows in (left, right)]
-            pairs = self.admitted(Pairs(dict(zip(self._streams, sides, strict=True)), len(sides[0][1])))
-            if self._where is not None and pairs.count:
-                pairs = pairs.where(self._where)
-            if pairs.count:
-                yield self.batch(pairs)
+            for portion in self._portions(Pairs(dict(zip(self._streams, sides, strict=True)), len(sides[0][1]))):
+                one = copy(self)
+                one._met = 0
+                pairs = one.admitted(portion)
+                work.met += one._met
+                if self._where is not None and pairs.count:
+                    pairs = pairs.where(self._where)
+                if pairs.count:
+                    yield self.batch(pairs)
 
     def admitted(self, pairs: Pairs) -> Pairs:
         if self._checked is not None and pairs.count:
             inside = self._checked.holds(pairs)
             if len(inside) < pairs.count:
                 pairs = pairs.chosen(inside)
-        self.met += pairs.count
+        self._met += pairs.count
         return super().admitted(pairs)
 
     def batch(self, pairs: Pairs) -> pa.RecordBatch:
@@ -276,7 +298,7 @@ class _StepJoiner(Joiner):
 
     def _references(self, pairs: Pairs, stream: str) -> NDArray[np.int64]:
         """To the members of this stream."""
-        for first, (streams, (batch, rows)) in zip(self.first_references, pairs.sides.items(), strict=True):
+        for first, (streams, (batch, rows)) in zip(self._first_references, pairs.sides.items(), strict=True):
             if stream in streams:
                 if len(streams) == 1 and reference_to(stream) not in batch.schema.names:
                     return rows.astype(np.int64) + first
@@ -286,11 +308,13 @@ class _StepJoiner(Joiner):
 
 
 NOTHING = ("nothing", parse_expression("1", {}))
-"""For a step whose results carry no columns."""
+"""For a stage whose results carry no columns."""
 
 
 def _kernel_window(window: Window, members: Sequence[int], stream: int, side: int) -> Window:
-    """By what the probe finds pairs: exact for a head; for partial results, whose time is that of their newest, a little wide."""
+    """By what the probe finds pairs: exact for a delta; for partial results, whose time is that of their newest, a little wide."""
+    if not window.each:
+        return window
     if window.kind is not WindowKind.RANGE:
         return Window(WindowKind.UNBOUNDED)  # of rows, which of two records is the later depends on their streams
     of_members = max(window.each[member] for member in members)
@@ -311,7 +335,7 @@ def reference_to(stream: str) -> str:
     return f"_reference.{stream}"
 
 
-def _keeps_key(join: ManyJoin, members: Sequence[int], stream: int, after: int) -> bool:
+def _keeps_key(join: JoinShape, members: Sequence[int], stream: int, after: int) -> bool:
     """Whether what probed for this stream has the key by which results go on to the stream ``after``: the same key, or an equal one."""
     graph = join.graph
     (edge, side), (onward, onward_side) = graph.step_to(stream, members), graph.step_to(after, (*members, stream))
@@ -321,9 +345,9 @@ def _keeps_key(join: ManyJoin, members: Sequence[int], stream: int, after: int) 
 
 
 def _carried(
-    join: ManyJoin, members: Sequence[int], stream: int, following: Sequence[int], at_end: set[int] | None
+    join: JoinShape, members: Sequence[int], stream: int, following: Sequence[int], at_end: set[int] | None
 ) -> list[tuple[str, Expression]]:
-    """The columns of these streams, the last one among them, that later steps read, and of ``at_end`` (None: of all) those that the output
+    """The columns of these streams, the last one among them, that later stages read, and of ``at_end`` (None: of all) those that the output
     reads."""
     graph, schemas = join.graph, join.by_name
     done = [*members, stream]
@@ -346,97 +370,3 @@ def _carried(
         for column in schemas[own]
         if (own, column.name) in read
     ]
-
-
-def numbered(graphs: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
-    """By join of three and more streams, the numbers of its heads and of its steps among those of all such joins. Heads are counted from 0,
-    steps from ``joins`` on, the number of all joins."""
-    head, step = 0, joins
-    for placed in graphs:
-        heads = len(placed.streams)
-        steps = heads * (heads - 1)
-        yield slice(head, head + heads), range(step, step + steps)
-        head, step = head + heads, step + steps
-
-
-class Sequences:
-    """All steps of a join, for orders as they come."""
-
-    def __init__(self, join: ManyJoin, heads: slice, numbers: range) -> None:
-        """``heads`` and ``numbers``: of its heads and steps (:func:`numbered`)."""
-        self.join, self.numbers, self._heads = join, numbers, heads
-        self.of = cache(self._of)
-
-    def ways(self, ways: Ways) -> Ways:
-        """Its own among those of all joins."""
-        return ways[self._heads]
-
-    def _of(self, ways: Ways) -> tuple[tuple[Step, ...], ...]:
-        """By head, its steps, for these ways of its own."""
-        length = len(ways) - 1
-        return tuple(
-            tuple(
-                Step(
-                    self.join,
-                    self.numbers[head * length + at],
-                    (head, *way.order[:at]),
-                    way.order[at],
-                    way.order[at + 1 :],
-                    fetches=way.fetches,
-                    meeting=way.meeting(at),
-                )
-                for at in range(length)
-            )
-            for head, way in enumerate(ways)
-        )
-
-    @cached_property
-    def finisher(self) -> Finisher:
-        return Finisher(self.join)
-
-
-class Finisher:
-    """Makes results of what sequences that fetch have found, once the tuples have come that it refers to."""
-
-    def __init__(self, join: ManyJoin) -> None:
-        self._where = None if join.where is None else Evaluator(join.where)
-        self._output = [Evaluator(expression) for _, expression in join.output]
-        self._schema = output_schema(join.output)
-        schemas = join.by_name
-        self._columns = {
-            stream: [column.name for column in schemas[stream] if (stream, column.name) in join.at_end(number)]
-            for number, stream in enumerate(join.graph.streams)
-        }
-        self.schemas = {stream: pa.schema(held_fields(schemas[stream].select(tuple(names)))) for stream, names in self._columns.items()}
-        """By stream, of the tuples that are fetched."""
-
-    def tuples(self, stream: str, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """The columns that results need, of these rows of a stream's held batch."""
-        return take(batch.select(self.schemas[stream].names), pa.array(rows))
-
-    def results(self, found: pa.RecordBatch, fetched: Mapping[str, Fetched]) -> pa.RecordBatch:
-        """The results of what was found, which may be fewer: ``where`` is for results. O(n log fetched)."""
-        columns: dict[Name, pa.Array] = {}
-        for name in found.schema.names:
-            stream, _, column = name.partition(".")
-            if not name.startswith("_"):
-                columns[stream, column] = found.column(name)
-        for stream, tuples in fetched.items():
-            if reference_to(stream) in found.schema.names:
-                rows = pa.array(np.searchsorted(tuples.references, found.column(reference_to(stream)).to_numpy()))
-                columns |= {(stream, name): take(tuples.batch.column(held_name(name)), rows) for name in self._columns[stream]}
-        count = found.num_rows
-        if self._where is not None:
-            chosen = pa.array(self._where.select(columns, count))
-            columns, count = {name: take(values, chosen) for name, values in columns.items()}, len(chosen)
-        return pa.RecordBatch.from_arrays([output.evaluate(columns, count) for output in self._output], schema=self._schema)
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """Tuples of a stream that were asked for."""
-
-    references: NDArray[np.int64]
-    """Ascending."""
-    batch: pa.RecordBatch
-    """In the same order."""
