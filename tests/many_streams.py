@@ -17,7 +17,7 @@ import operator
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +235,12 @@ class Join:
     workers: int = 3
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the manifest's."""
+    kind: str = "inner"
+    """Or semi or anti: ``select`` and ``kept`` are of the first stream alone then."""
 
     def __str__(self) -> str:
         window = self.window.manifest
-        return f"{self.shape} {', '.join(self.names)} on {self.text}, window {window}, {self.model}, {self.workers} workers"
+        return f"{self.kind} {self.shape} {', '.join(self.names)} on {self.text}, window {window}, {self.model}, {self.workers} workers"
 
     @property
     def text(self) -> str:
@@ -246,8 +248,22 @@ class Join:
 
     @property
     def filters(self) -> list[Term]:
-        """All that must be true of a result's members."""
-        return [*self.condition, *self.where.values(), *([] if self.kept is None else [self.kept])]
+        """All that must be true of tuples that match, but for the window."""
+        return [*self.condition, *self.where.values()]
+
+    @property
+    def of_first(self) -> list[Term]:
+        """What must be true of results of the first stream alone."""
+        return [term for term in (self.where.get(self.names[0]), self.kept) if term is not None]
+
+    def of_type(self, kind: str, rng: random.Random) -> Join:
+        """The same with other results: tuples of its first stream."""
+        if kind == "inner":
+            return self
+        first = self.names[0]
+        select = {name: column(first, name) for name in rng.sample(["rid", "n", "v", "d", "s"], rng.randint(1, 3))}
+        kept = compare(column(first, "v"), "<=", constant(rng.randint(0, 5))) if rng.random() < 0.3 else None
+        return replace(self, kind=kind, select=select, kept=kept)
 
     def options(self, root: Path, **given: Any) -> dict[str, Any]:
         """What :func:`harness.make_job` takes, so that results are in ``root/out`` and late tuples among the dead letters."""
@@ -262,7 +278,7 @@ class Join:
         output: dict[str, Any] = {"select": [f"{term.text} AS {name}" for name, term in self.select.items()]}
         if self.kept is not None:
             output["where"] = self.kept.text
-        joins = [join_of(root, on=self.text, window=self.window.manifest, output=output)]
+        joins = [join_of(root, on=self.text, window=self.window.manifest, output=output, join_type=self.kind)]
         made = {"streams": streams, "joins": joins, "model": self.model, "workers": self.workers, "deadLetter": {"late": True}}
         return made | dict(self.extra) | given
 
@@ -318,20 +334,34 @@ def expected(join: Join, left_out: Collection[tuple[str, int]] = (), *, most: in
     for name, rows in join.rows(left_out):
         database.register("rows", pa.Table.from_pylist(rows, schema=pa.schema(types.items())))
         database.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM rows")
-    where = [*(term.sql for term in join.filters), f"({join.window.sql})"]
-    select = ", ".join(f"{term.sql} AS {name}" for name, term in join.select.items())
-    query = f"SELECT {select} FROM {', '.join(join.names)} WHERE {' AND '.join(where)}"
+    matching = " AND ".join([*(term.sql for term in join.filters), f"({join.window.sql})"])
+    select, first = ", ".join(f"{term.sql} AS {name}" for name, term in join.select.items()), join.names[0]
+    if join.kind == "inner":
+        query = f"SELECT {select} FROM {', '.join(join.names)} WHERE {matching}" + (f" AND {join.kept.sql}" if join.kept else "")
+    else:
+        matched = f"(SELECT {first}.rid FROM {', '.join(join.names)} WHERE {matching})"
+        exists = f"{first}.rid {'NOT ' * (join.kind == 'anti')}IN {matched}"
+        query = f"SELECT {select} FROM {first} WHERE {' AND '.join([exists, *(term.sql for term in join.of_first)])}"
     found = database.execute(query if most is None else f"{query} LIMIT {most}").fetchall()
     return written(found)
 
 
 def expected_by_hand(join: Join, left_out: Collection[tuple[str, int]] = ()) -> Results:
     """The same by Python alone, from the product of all streams: for a few tuples."""
-    found = []
-    for combination in itertools.product(*(rows for _, rows in join.rows(left_out))):
-        members = dict(zip(join.names, combination, strict=True))
-        if join.window.holds(members) and all(term.value(members) is True for term in join.filters):
-            found.append(tuple(term.value(members) for term in join.select.values()))
+    found, (of_first, *of_others) = [], [rows for _, rows in join.rows(left_out)]
+    for row in of_first:
+        matching = []
+        for others in itertools.product(*of_others):
+            members = dict(zip(join.names, (row, *others), strict=True))
+            if join.window.holds(members) and all(term.value(members) is True for term in join.filters):
+                matching.append(members)
+        alone = {join.names[0]: row}
+        if join.kind != "inner":
+            given = bool(matching) == (join.kind == "semi") and all(term.value(alone) is True for term in join.of_first)
+            matching = [alone] if given else []
+        elif join.kept is not None:
+            matching = [members for members in matching if join.kept.value(members) is True]
+        found += [tuple(term.value(members) for term in join.select.values()) for members in matching]
     return written(found)
 
 

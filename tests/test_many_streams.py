@@ -86,7 +86,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
 
 
 def compare_with_the_oracle(seed: int, root: Path, rng: random.Random, storage: type[ObjectStorage], counts: Counter[str]) -> None:
-    join = drawn(seed)
+    join = drawn(seed).of_type(rng.choice(["inner"] * 3 + ["semi", "anti"]), rng)
+    counts[join.kind] += 1
     job, faults = job_of(join, root, counts), rng.random() < 0.6
     counts[join.shape] += 1
     counts[f"{len(join.names)} streams"] += 1
@@ -112,7 +113,8 @@ def test_a_join_of_several_streams_gives_what_the_oracle_selects(part: int, tmp_
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 200:
         assert min(counts[meeting] for meeting in Meeting) > 0, counts
-        assert min(counts[each] for each in (*SHAPES, "2 streams", "3 streams", "4 streams", "5 streams")) > 0, counts
+        kinds = ("inner", "semi", "anti")
+        assert min(counts[each] for each in (*SHAPES, *kinds, "2 streams", "3 streams", "4 streams", "5 streams")) > 0, counts
         assert counts["results"] > 1_000, counts
         assert min(counts["plans"], counts["switches"], counts["failed epochs"], counts["late"]) > 0, counts
 
@@ -122,11 +124,12 @@ def test_the_oracle_selects_what_python_finds_in_the_product_of_all_streams(stre
     total = 0
     for seed in range(12):
         join = drawn(seed, streams=streams, most_tuples={2: 60, 3: 20, 4: 10, 5: 6}[streams])
+        join = join.of_type(("inner", "semi", "anti")[seed % 3], random.Random(seed))
         late = join.late()
         found, want = expected(join, late), expected_by_hand(join, late)
         assert found == want, f"seed {seed}: {join}\nmissing {want - found}\nunexpected {found - want}"
         total += found.total()
-    assert total > 100
+    assert total > 30
 
 
 @pytest.mark.parametrize(

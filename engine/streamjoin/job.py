@@ -293,19 +293,20 @@ class Job:
 
     def to_end(self, held: Iterable[int]) -> frozenset[int]:
         """Where tuples can match nothing any more, as nothing comes any more, of the places where some are ``held``: those of the joins
-        that the fewest others come before. None, if no tuple comes alone, nor of a join over three and more streams; of a chain, all."""
+        that the fewest others come before. None, if no tuple comes alone, nor of inner joins of more than two streams; of a chain, all."""
         if self.model == HANDSHAKE:  # tuples that have yet to meet do so on their way out of the chain
             return frozenset(held)
         if not self.gives_unmatched:
             return frozenset()
         alone = max(max(map(self.depth_of, join.streams)) for join in self.joins if join.type.gives_unmatched)
-        depths: dict[int, int] = {}
-        for floor in {each // len(SIDES) for each in held if each < len(self.places_of_pairs)}:
-            depths[floor] = max(self.depth_of(self.stream_of(len(SIDES) * floor + side)) for side in SIDES)
+        together: list[tuple[int, ...]] = [(place, place + 1) for place in range(0, len(self.places_of_pairs), len(SIDES))]
+        together += [placed.places for placed in self.graphs if self.joins[placed.join].type.gives_unmatched]
+        holding = set(held)
+        depths = {places: max(map(self.depth_of, map(self.stream_of, places))) for places in together if holding & set(places)}
         least = min(depths.values(), default=alone + 1)
         if least > alone:
             return frozenset()
-        return frozenset(len(SIDES) * floor + side for floor, depth in depths.items() if depth == least for side in SIDES)
+        return frozenset(place for places, depth in depths.items() if depth == least for place in places)
 
     def carried_bytes(self, placed: PlacedGraph, tuple_bytes: Sequence[float]) -> list[tuple[float, float]]:
         """By stream of a join over three and more, the bytes of a tuple that the condition reads, and of those that only what comes of

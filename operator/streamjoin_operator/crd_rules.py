@@ -263,8 +263,9 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, j.type == 'inner')",
-            "a type other than inner is for two streams; remove it, for inner",
+            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, j.type in ['inner', 'semi', 'anti'])",
+            "left, right and full are for two streams; choose inner, semi or anti, or join two of them in a join of its own and read its"
+            " results as a stream (source.join)",
             field="joins",
         ),
         Rule(

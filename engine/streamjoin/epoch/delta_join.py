@@ -36,7 +36,7 @@ from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.epoch.stages import Stage, reference_to
 from streamjoin.kernel.expansion import Coverage
 from streamjoin.kernel.joiner import Matched
-from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks
+from streamjoin.kernel.run import CHUNK_BYTES, Run, merge_in_chunks, take
 from streamjoin.language.sides import LEFT
 from streamjoin.scheme.routing import Selection
 from streamjoin.scheme.tiling import Area
@@ -85,6 +85,13 @@ Observer = Callable[[HeldRun, HeldRun], Matched | None]
 """Gives the function to call with the pairs of these two runs that match, by side, where anybody wants to know."""
 
 
+Notice = Callable[[pa.RecordBatch, int], Iterator[Piece]]
+"""Makes notices, for a round, of held tuples that have partners."""
+
+MERGED_AT_ONCE = 64
+"""Lists of references."""
+
+
 class _Portion:
     """What a stage has found, or what has come for it, until it goes on."""
 
@@ -119,11 +126,15 @@ class DeltaJoin:
         report: TaskReport,
         write: Write,
         observer: Observer | None = None,
+        notice: Notice | None = None,
     ) -> None:
-        """``held`` and ``new``: the runs of the epoch, of the task's areas."""
+        """``held`` and ``new``: the runs of the epoch, of the task's areas. ``notice``: where it is asked which tuples have partners."""
         self._spec, self._plan, self._join, self._areas, self._report = spec, plan, join, areas, report
         self._held, self._new = held, new
-        self._write, self._observer = write, observer
+        self._write, self._observer, self._notice = write, observer, notice
+        marks = join.shape.marks
+        self._marked = None if marks is None else reference_to(join.shape.graph.streams[marks])
+        """The column of references to the tuples of which that is asked."""
         self.join_name, self.numbers = join.name, join.numbers
         self._paths = join.paths(spec.ways)
         self._stages = {stage.number: stage for path in self._paths for stage in path.stages}
@@ -150,6 +161,8 @@ class DeltaJoin:
         self._asked: dict[tuple[int, int], NDArray[np.int64]] = {}
         """By task and stream, to which tuples."""
         self._fetched: list[Piece] = []
+        self._matched: list[NDArray[np.int64]] = []
+        """References to tuples that have partners in all other streams, where that is what is asked."""
         self._salt = 0
 
     def work(self) -> Iterator[Piece]:
@@ -165,7 +178,7 @@ class DeltaJoin:
         if piece.number == self._fetching:
             assert self._fetching_from is not None
             if piece.round == self._fetching_from + 1:
-                yield self._tuples_of(piece)
+                yield from [self._tuples_of(piece)] if self._marked is None else self._notices_of(piece)
             else:
                 self._fetched.append(piece)
             return
@@ -230,7 +243,7 @@ class DeltaJoin:
                     self._work(stage.number),
                     (reference, first),
                     None if self._observer is None else self._observer(*sides),
-                    pairs_wanted=self._join.type.gives_pairs,
+                    pairs_wanted=self._join.type.gives_pairs or not stage.gives_results,
                 )
                 yield from self._keep(stage, found, index)
 
@@ -248,6 +261,10 @@ class DeltaJoin:
             work.found += batch.num_rows
             if stage.gives_results:
                 self._write(batch, area)
+            elif stage.is_last and self._marked is not None:
+                self._matched.append(np.unique(batch.column(self._marked).to_numpy()))
+                if len(self._matched) > MERGED_AT_ONCE:
+                    self._matched = [np.unique(np.concatenate(self._matched))]
             elif stage.is_last:
                 self._incomplete.append(settle(batch))
             elif self._found[stage.number].add(batch):
@@ -357,6 +374,8 @@ class DeltaJoin:
         for number, stream in enumerate(self._join.shape.graph.streams):
             column = reference_to(stream)
             found = [np.unique(batch.column(column).to_numpy()) for batch in self._incomplete if column in batch.schema.names]
+            if column == self._marked:
+                found, self._matched = self._matched, []
             if not found:
                 continue
             references = np.unique(np.concatenate(found))
@@ -367,15 +386,26 @@ class DeltaJoin:
                 self._count(self._last, task, data.size, len(asked))
                 yield Piece(task, self._report.task, number, data, self._fetching, round=self._fetching_from + 1)
 
+    def _referred_by(self, question: Piece) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+        """The rows that a piece refers to, by the batch that has them."""
+        column = reference_to(self._join.shape.graph.streams[question.place])
+        references = ipc.read_record_batch(question.data, pa.schema([pa.field(column, pa.int64())])).column(0).to_numpy()
+        runs, rows = (references >> ROW_BITS) & ((1 << RUN_BITS) - 1), references & ((1 << ROW_BITS) - 1)
+        for run in np.unique(runs).tolist():
+            yield self._referred[run].run.batch, rows[runs == run]
+
+    def _notices_of(self, question: Piece) -> Iterator[Piece]:
+        """To their owners, that these tuples have partners in all other streams."""
+        assert self._notice is not None
+        for batch, rows in self._referred_by(question):
+            yield from self._notice(take(batch, pa.array(rows)), question.round + 1)
+
     def _tuples_of(self, question: Piece) -> Piece:
         """The tuples that a task asks for, whose number is the question's area."""
         stream = self._join.shape.graph.streams[question.place]
-        schema = pa.schema([pa.field(reference_to(stream), pa.int64())])
-        references = ipc.read_record_batch(question.data, schema).column(0).to_numpy()
-        runs, rows = (references >> ROW_BITS) & ((1 << RUN_BITS) - 1), references & ((1 << ROW_BITS) - 1)
-        parts = [self._join.finisher.tuples(stream, self._referred[run].run.batch, rows[runs == run]) for run in np.unique(runs).tolist()]
+        parts = [self._join.finisher.tuples(stream, batch, rows) for batch, rows in self._referred_by(question)]
         data = (parts[0] if len(parts) == 1 else pa.concat_batches(parts)).serialize()
-        self._count(self._last, question.area, data.size, len(references))
+        self._count(self._last, question.area, data.size, sum(part.num_rows for part in parts))
         return Piece(question.area, self._report.task, question.place, data, self._fetching, round=question.round + 1)
 
     def _complete(self, answers: Sequence[Piece]) -> None:

@@ -165,8 +165,13 @@ class Part(TaskPart):
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
         report.areas = {index: AreaWork(area.holds) for index, area in areas.items()}
         for each in self._worker.joins:
-            write, observer = partial(self._write, each.name), self._observer(each.name)
-            self._deltas[each.name] = DeltaJoin(spec, self._plan, each, areas, self._runs, self._fresh, report, write, observer)
+            marks_of = self._matches.get(each.name)
+            self._deltas[each.name] = DeltaJoin(
+                *(spec, self._plan, each, areas, self._runs, self._fresh, report),
+                partial(self._write, each.name),
+                self._observer(each),
+                None if marks_of is None else marks_of.notices_of,
+            )
 
     def work(self) -> Iterator[Piece]:
         """Phase 3, as far as nothing is needed of other tasks."""
@@ -222,12 +227,14 @@ class Part(TaskPart):
                 for indexed in held.indexes.keys() - needed:
                     del held.indexes[indexed]
 
-    def _observer(self, join: str) -> Observer | None:
+    def _observer(self, join: JoinOperator) -> Observer | None:
         """Who wants to know of the join's pairs."""
-        matches = self._matches.get(join)
+        matches = self._matches.get(join.name)
+        if join.numbers:
+            return None  # pairs of it are no results
         if matches is not None:
             return matches.marker
-        return partial(self._counter, join) if self._spec.counts_groups else None
+        return partial(self._counter, join.name) if self._spec.counts_groups else None
 
     def _counter(self, join: str, left: HeldRun, right: HeldRun) -> Matched:
         """Counts pairs of these two runs by their tuples' groups."""
@@ -297,7 +304,7 @@ class Part(TaskPart):
     def _write_alone(self, join: JoinOperator, tuples: Iterable[tuple[int, Rows]]) -> None:
         """``tuples``: by place."""
         for place, (run, rows) in tuples:
-            for results in join.joiner.alone(join.places.index(place), run.batch, rows):
+            for results in join.alone(place, run.batch, rows):
                 self._write(join.name, results)
 
     def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
@@ -310,7 +317,7 @@ class Part(TaskPart):
                 alone = ipc.read_record_batch(piece.data, self._worker.streams[place.stream].payload)
                 for join in self._worker.joins:
                     if join.type.gives_unmatched and piece.place in join.tracked:
-                        for results in join.joiner.alone(place.side, alone):
+                        for results in join.alone(piece.place, alone):
                             self._write(join.name, results)
             else:
                 parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))

@@ -4,6 +4,9 @@ A tuple may be in several areas, and any of them may find its first match; the a
 marks what it finds in its own runs. Once an epoch, it tells the owners what it has found of tuples that it does not own. These *notices*
 are a second round of the exchange; only when all of them have come is it known which tuples have matched by this epoch.
 
+Of three and more streams no area sees all of a result: once results are complete, whoever holds their tuples of the tracked stream tells
+the owners (``delta_join``).
+
 Always holds:
 
 - A tuple's mark is set in the epoch of its first match and never taken back. The owner writes it in that epoch: its identity, in a *marks*
@@ -25,12 +28,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.epoch.compiled import ID, Plan
+from streamjoin.epoch.compiled import ID, Plan, compiled
 from streamjoin.epoch.paths import JoinOperator
 from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.kernel.joiner import Indices, Matched
+from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.marks import mark_rows, unmatched_between
-from streamjoin.kernel.run import KEY, UNIT, Run, take
+from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.window import Window
 from streamjoin.scheme.tiling import Area, UnitRange
@@ -58,7 +62,7 @@ class Matches:
         """``wider``: the window that ``spec.expired_before`` goes by. ``before``: as the epoch before has left them; of a run that is not
         among them nothing has matched."""
         self._spec, self._plan, self._areas, self._join, self._before = spec, plan, areas, join, before
-        self._tracked = join.tracked
+        self._tracked, self._worker = join.tracked, compiled(spec.config)
         self._expired = dict(zip(join.places, join.expired(wider, spec.expired_before), strict=True))
         self._released = dict(zip(join.places, join.expired(wider, spec.released_before), strict=True))
         self._now: dict[HeldRun, Marks] = {}
@@ -89,15 +93,28 @@ class Matches:
                 if len(rows):
                     yield from self._to_owners(place, take(held.run.batch.select([KEY, UNIT, ID]), pa.array(rows)))
 
-    def _to_owners(self, place: int, batch: pa.RecordBatch) -> Iterator[Piece]:
+    def notices_of(self, batch: pa.RecordBatch, number: int) -> Iterator[Piece]:
+        """Notices, in this round, for the owners of these tuples, held anywhere, of which others have found that they match. O(n log n)."""
+        (place,) = self._tracked
+        taken, by = self._worker.streams[self._worker.places[place].stream].stream, self._worker.places[place].key
+        held = self._worker.held[place].field(KEY)
+        if by is None:
+            key = np.zeros(batch.num_rows, np.int64)
+        else:
+            key, _ = encode_keys(batch, by, taken.schema)
+        schema = pa.schema([held, batch.schema.field(UNIT), batch.schema.field(ID)])
+        named = pa.RecordBatch.from_arrays([pa.array(key, held.type), batch.column(UNIT), batch.column(ID)], schema=schema)
+        yield from self._to_owners(place, take(named, pa.array(sort_order(key))), number)
+
+    def _to_owners(self, place: int, batch: pa.RecordBatch, number: int = NOTICES_ROUND) -> Iterator[Piece]:
         areas = self._plan.scheme.areas
-        for number, selection in self._plan.routers[place].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy()):
-            keys = areas[number].writes[place]
+        for index, selection in self._plan.routers[place].route(batch.column(KEY).to_numpy(), batch.column(UNIT).to_numpy()):
+            keys = areas[index].writes[place]
             if keys is None:
                 continue
             owned = slice_keys(rows_selected(batch, selection), keys)
             if owned.num_rows:
-                yield Piece(areas[number].task, number, place, owned.select([KEY, ID]).serialize(), self._join.number, round=NOTICES_ROUND)
+                yield Piece(areas[index].task, index, place, owned.select([KEY, ID]).serialize(), self._join.number, round=number)
 
     def take(self, notices: Iterable[Piece], runs: Runs) -> None:
         """Mark what other areas have found. O(n log n) for the n rows that have keys such as the notices'."""

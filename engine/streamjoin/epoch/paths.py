@@ -7,7 +7,7 @@ something is sent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -21,11 +21,12 @@ from streamjoin.epoch.stages import JoinShape, Stage, StageJoiner, reference_to
 from streamjoin.io.several import tags
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.index import Indexed
-from streamjoin.kernel.joiner import Name, cut
+from streamjoin.kernel.joiner import Joiner, Name, cut
 from streamjoin.kernel.run import is_text, take, text_bytes
 from streamjoin.kernel.types import arrow_schema, held_fields, output_schema
 from streamjoin.language.graph import Edge, JoinGraph, Place
 from streamjoin.language.layout import PlacedGraph
+from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import held_name
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.stack import Stack
@@ -53,11 +54,13 @@ class JoinOperator:
             self.shape = shape_of_two(number, join, config)
         else:
             schemas = tuple(config.streams[stream].schema for stream in placed.streams)
-            self.shape = JoinShape(join.name, placed, schemas, join.window, join.where, join.output)
+            marks = LEFT if join.type.tracked else None
+            self.shape = JoinShape(join.name, placed, schemas, join.window, join.where, join.output, marks=marks)
         self.places = self.shape.placed.places
         """Where its tuples lie; of two streams by side."""
-        self.tracked = tuple(self.places[side] for side in join.type.tracked)
-        """The places whose tuples are known to have matched or not."""
+        of_stream = {place.stream: number for number, place in reversed(list(zip(self.places, self.shape.graph.places, strict=True)))}
+        self.tracked = tuple(of_stream[stream] for stream in join.type.tracked)
+        """The places whose tuples are known to have matched or not: of each such stream the first of its places."""
         self.tag = tags(each.name for each in config.joins)[join.name]
         """What marks blocks are known by as this join's."""
         self.indexed = dict(zip(self.places, self.shape.indexed, strict=False))
@@ -65,8 +68,9 @@ class JoinOperator:
         self._made = cache(self._paths)
 
     def ways(self, ways: Ways) -> Ways:
-        """Its own among those of all joins."""
-        return ways[self._own] or OF_TWO
+        """Its own among those of all joins. Of results that only say which tuples have partners nothing but references is carried."""
+        own = ways[self._own] or OF_TWO
+        return own if self.shape.marks is None else tuple(replace(way, fetches=True) for way in own)
 
     def paths(self, ways: Ways) -> tuple[Path, ...]:
         """By stream, for these ways of all joins."""
@@ -96,8 +100,19 @@ class JoinOperator:
 
     @cached_property
     def joiner(self) -> StageJoiner:
-        """Of two streams: by which pairs are found, and tuples given that come alone."""
+        """Of two streams: by which pairs are found."""
         return self._made(OF_TWO)[LEFT].stages[0].joiner
+
+    def alone(self, place: int, batch: pa.RecordBatch, rows: NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
+        """What these rows of a batch, or all, of one of its places give by themselves, with nulls for other streams. O(rows)."""
+        side = self.shape.graph.places[self.places.index(place)].stream
+        yield from (self.joiner if self.shape.marks is None else self._single).alone(side, batch, rows)
+
+    @cached_property
+    def _single(self) -> Joiner:
+        """Gives tuples of the first stream alone, which are all that the output reads."""
+        shape, streams = self.shape, self.shape.graph.streams
+        return Joiner(MainPredicate(MainKind.ALL), shape.window, None, shape.where, shape.output, (streams[:1], streams[1:]))
 
     def expired(self, wider: Window, bounds: Ends) -> Ends:
         """By place, of a join over two streams, the ``_time`` below which its own window has passed tuples; ``bounds``: by place, of a

@@ -237,14 +237,15 @@ def prepare(
         key, valid = (np.zeros(batch.num_rows, dtype=np.int64), None) if by is None else encode_keys(batch, by, stream.schema)
         keys.append(key)
         keyed.append(keep if valid is None else keep & valid)
-        if valid is not None and taken.gives_unmatched:
-            unmatchable = keep & ~valid
-            if unmatchable.any():
-                alone[place] = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
     for together in taken.together:
         in_all = np.logical_and.reduce([keyed[number] for number in together])
         for number in together:
             keyed[number] = in_all
+    for place, has_key in zip(taken.places, keyed, strict=True):
+        if taken.gives_unmatched and place in worker.tracked:
+            unmatchable = keep & ~has_key
+            if unmatchable.any():
+                alone[place] = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
     matchable = np.logical_or.reduce(keyed)
     report.unmatchable += int((keep & ~matchable).sum())
     keep = matchable

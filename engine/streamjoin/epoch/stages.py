@@ -62,6 +62,8 @@ class JoinShape:
     """By side, what tuples are found by where they do not lie so."""
     types: Mapping[Name, pa.DataType] = field(default_factory=dict)
     """Of the columns of its streams, where tuples may come alone."""
+    marks: int | None = None
+    """The stream of whose tuples alone it is asked whether they have partners in all others; None: results are of all."""
 
     @property
     def graph(self) -> JoinGraph:
@@ -70,6 +72,10 @@ class JoinShape:
     @property
     def by_name(self) -> dict[str, Schema]:
         return dict(zip(self.graph.streams, self.schemas, strict=True))
+
+    def refers_to(self, member: int) -> bool:
+        """Whether results that fetch have references to the stream's tuples."""
+        return member == self.marks if self.marks is not None else bool(self.at_end(member))
 
     def at_end(self, member: int) -> frozenset[Name]:
         """The columns of a stream that are read once a result is complete."""
@@ -109,13 +115,13 @@ class Stage:
         names = join.by_name
         own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
         self.members, self.stream = own, came[0]
-        self.fetched = tuple(graph.streams[member] for member in members if join.at_end(member)) if fetches else ()
+        self.fetched = tuple(graph.streams[member] for member in members if join.refers_to(member)) if fetches else ()
         """The streams to which results of this stage have references."""
-        self.gives_results = self.is_last and not self.fetched
-        at_end = {stream} if fetches and self.is_last else set() if fetches else None
+        self.gives_results = self.is_last and not self.fetched and join.marks is None
+        at_end = {stream} if fetches and self.is_last and join.marks is None else set() if fetches else None
         carried = _carried(join, members, stream, following, at_end=at_end)
         refers = self.fetched
-        if fetches and not self.is_last and join.at_end(stream):
+        if fetches and join.refers_to(stream) and (not self.is_last or join.marks is not None):
             refers = (*self.fetched, graph.streams[stream])
         self.refers = bool(refers)
         """Whether what it finds has references."""

@@ -96,7 +96,7 @@ class Window:
 
     def expired_within(self, wider: Window, expired: Ends) -> Ends:
         """``expired_before`` of this window, where that of a wider one of the same kind is ``expired``."""
-        if self.each:
+        if self.each or self.kind is WindowKind.UNBOUNDED:
             return expired
         left, right = expired
         if self.kind is WindowKind.ROWS:

@@ -149,7 +149,8 @@ class Join(Part):
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     """inner: all combinations of tuples that match, one tuple of each stream. left, right, full: also every tuple of the first stream, the
     second or both that matches nothing, once nothing can match it any more. semi: every tuple of the first stream that matches, once. anti:
-    every tuple of the first stream that matches nothing. A join over three and more streams: inner only."""
+    every tuple of the first stream that matches nothing. Over three and more streams: inner, semi or anti, whose tuples match where
+    there are tuples of all other streams with which they give a result."""
     window: Window
     """Which tuples are close enough in time or in number."""
     output: Output

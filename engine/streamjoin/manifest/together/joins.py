@@ -14,8 +14,11 @@ from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError
-from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.problem import Problem, listed
 from streamjoin.manifest.together.check import Check, sql_problem, value_at
+
+OF_MANY = ("inner", "semi", "anti")
+"""The types of a join over three and more streams."""
 
 
 def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]) -> list[int] | None:
@@ -42,8 +45,9 @@ def join_name_problems(joins: Sequence[model.Join]) -> Check:
 
 def type_problems(field: str, join: model.Join, streams: int) -> Check:
     """Whether a join over so many streams can have its type."""
-    if streams > 2 and join.type != "inner":
-        yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; remove it, for inner")
+    if streams > 2 and join.type not in OF_MANY:
+        remedy = f"choose {listed(OF_MANY, 'or')}, or join two of them in a join of its own and read its results as a stream (source.join)"
+        yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; {remedy}")
 
 
 def condition_problems(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
