@@ -71,12 +71,19 @@ class _Attempt:
         self.failure: Exception | None = None
 
     def add(self, piece: Piece) -> None:
-        if piece.round and self.nbytes > SETTLE_BYTES and piece.data.size >= WAKE_BYTES // 4:
-            piece = replace(piece, data=map_buffer(piece.data))
-            self._settled.add(id(piece))
-        else:
+        if not (piece.round and self.nbytes > SETTLE_BYTES and piece.data.size >= WAKE_BYTES // 4 and self._settle(piece)):
             self.nbytes += piece.data.size
+            self._pieces[piece.round, piece.task].append(piece)
+
+    def _settle(self, piece: Piece) -> bool:
+        """Have it on mapped pages; False: the disk is full, so it must be in memory."""
+        try:
+            piece = replace(piece, data=map_buffer(piece.data))
+        except OSError:
+            return False
+        self._settled.add(id(piece))
         self._pieces[piece.round, piece.task].append(piece)
+        return True
 
     def waiting(self, tasks: Collection[int]) -> list[tuple[int, int]]:
         """Rounds and tasks, of these, that have pieces; the last round first."""

@@ -125,8 +125,10 @@ class InlineEpoch:
         return parts
 
     def _in_rounds(self, parts: list[Part]) -> list[Part]:
-        for part in parts:
+        for task, part in enumerate(parts):
+            before = time.thread_time()
             self._deliver(parts, part.work())
+            self.cpu_seconds[task] += time.thread_time() - before
         for number in range(rounds_among_tasks(self._spec) + 1):
             for part in parts:
                 self._deliver(parts, part.close(number))
