@@ -6,6 +6,7 @@ what has expired goes by watermarks that are known by then. So planning an epoch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +31,7 @@ SMALL_BYTES = 2 << 20
 MOST_SMALL_BYTES = 128 << 10
 """The same for one task."""
 MOST_BLOCKS = 64
-"""Into about so many blocks of a chain the new tuples of an epoch go at most."""
+"""Most blocks of a chain that an epoch's new tuples make, and that a worker's share of the held ones makes."""
 SPLIT_BYTES = 64 << 20
 """Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
 
@@ -251,15 +252,15 @@ def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks
     """How many tuples a chain's workers send on at once: Theorem 1 of "Saving Communication Cost", on average of both streams.
 
     Its rate times window (by Little's law, the tuples held) is measured as these, so it is right as well where event time goes by faster
-    than the clock, and where a window does not go by time. At least so many that what an epoch brings makes ``MOST_BLOCKS`` blocks: where
-    workers are full, the theorem says 1.
+    than the clock, and where a window does not go by time. At least so many that what an epoch brings, and what a worker holds, makes
+    ``MOST_BLOCKS`` blocks: where workers are full, the theorem says 1.
     """
     held = [sum(of_task[place] for of_task in last.held.values()) for place in range(len(job.places))]
     new = max(plan.records for plan in inputs)
     # Half of a worker's capacity is for each stream.
     capacity = max(1, int(job.capacity.amount / sum(job.weights(tuple_bytes(job, last)))))
     load = Load(max(sum(held) / len(held), float(new), 1.0), 1.0, tasks, capacity)
-    return max(theorem_1(load, job.scheme_options.alpha), -(-new // MOST_BLOCKS))
+    return max(theorem_1(load, job.scheme_options.alpha), math.ceil(max(new, load.share) / MOST_BLOCKS))
 
 
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
