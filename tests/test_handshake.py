@@ -95,14 +95,14 @@ class Case:
 
 def check_order(driver: Driver) -> None:
     """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each once."""
-    if driver.scheme is None or not driver.checkpoint.held:
+    if driver.scheme is None or not driver.checkpoint.state.held:
         return
-    tasks = len(driver.checkpoint.held)
+    tasks = len(driver.checkpoint.state.held)
     for side, workers in ((LEFT, range(tasks - 1, -1, -1)), (RIGHT, range(tasks))):
         areas = [task + tasks * side for task in workers]
-        parts = [block for area in areas for block in driver.checkpoint.blocks if (block.place, block.area) == (side, area)]
+        parts = [block for area in areas for block in driver.checkpoint.state.blocks if (block.place, block.area) == (side, area)]
         assert all(older.unit_max < newer.unit_min for older, newer in pairwise(parts)), (side, parts)
-        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.held.values())
+        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.state.held.values())
 
 
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
@@ -113,8 +113,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     case.check(root, counts)
     entry = read_latest(ObjectStorage(str(root / "state")))
     if entry is not None:
-        assert entry.checkpoint.blocks == ()
-        assert sum(map(sum, entry.checkpoint.held.values())) == 0
+        assert entry.checkpoint.state.blocks == ()
+        assert sum(map(sum, entry.checkpoint.state.held.values())) == 0
         counts.update({name: count for name, (count, *_) in entry.checkpoint.totals.items() if name.startswith("chain/")})
 
 
@@ -142,7 +142,7 @@ def test_a_chain_goes_on_with_other_workers_after_a_restart(tmp_path: Path) -> N
             driver.step()
         assert driver.scheme is not None
         assert driver.scheme.tasks == workers
-        held = driver.checkpoint.held
+        held = driver.checkpoint.state.held
         driver.stop()
         assert len(held) == workers
         assert sum(map(sum, held.values())) > 20
@@ -243,7 +243,7 @@ def test_a_full_chain_sends_no_more_blocks_for_more_tuples(workers: int, tmp_pat
             blocks = blocks_of(driver) - before
             assert blocks <= 2 * (workers - 1) * MOST_BLOCKS
             assert probes <= 500 * workers
-            if driver.checkpoint.blocks:
+            if driver.checkpoint.state.blocks:
                 was_full, before, probes = is_full(driver.job, driver.checkpoint), blocks_of(driver), 0
         assert was_full
         assert blocks == workers * (workers - 1)

@@ -255,7 +255,7 @@ def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pyt
     blocks = [path.stat().st_size for path in (tmp_path / "state/blocks").rglob("*.arrow")]
     assert (sum(seen["written_bytes_total"].values()), sum(seen["written_blocks_total"].values())) == (sum(blocks), len(blocks))
     assert sum(seen["stored_bytes"].values()) <= sum(blocks)
-    assert sum(seen["stored_blocks"].values()) == len(run.driver.checkpoint.blocks)
+    assert sum(seen["stored_blocks"].values()) == len(run.driver.checkpoint.state.blocks)
     rows = sum(seen["routed_tuples_total"].values())
     assert 30 * rows < sum(seen["routed_bytes_total"].values()) < 1000 * rows, "key, unit, time and payload, and the batches' own"
     assert 28 <= sum(seen["input_bytes_total"].values()) / sum(seen["input_records_total"].values()) <= 40, "rid, k, v, at and bitmaps"

@@ -87,10 +87,10 @@ class Commits:
         if not self._is_owner and (results.staged or results.waiting):
             self.sink.claim(self._owner(), takes=True)
             self._is_owner = True
-        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
+        snapshots = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
-        after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
-        after = replace(after, flowing=flow.known(self.checkpoint, observed.rates()))
+        plan = replace(after.plan, flowing=flow.known(self.checkpoint, observed.rates()))
+        after = replace(after, plan=plan, snapshots=snapshots, is_over=False)
         self._enter("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False
@@ -108,8 +108,9 @@ class Commits:
             identity, incarnation = self.checkpoint.identity, self._log.incarnation
             results = results.gathered(results.waiting, self.sink, identity, incarnation, self.checkpoint.epoch)
         results = results.kept_in(segment)
-        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
-        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=self.checkpoint.is_over or is_over))
+        snapshots = self._timelines.between(self.checkpoint, self._clock(), end=final)
+        after = replace(self.checkpoint, snapshots=snapshots, is_over=self.checkpoint.is_over or is_over)
+        after = results.committed_by(after)
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False
         self.publish()
@@ -120,7 +121,7 @@ class Commits:
         now, results = self._clock(), self.results
         gathers = bool(results.waiting) and (final or exhausted or bool(results.due(self.sink, now, 0.0)))
         # Who follows results from the storage is to hear of their end.
-        ends = final and exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
+        ends = final and exhausted and bool(self.checkpoint.snapshots.timelines) and not self.checkpoint.is_over
         if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
             self.commit_between(gathers=gathers, final=final, is_over=final and exhausted)
         elif self.is_published and any(each.data for each in results.staged) and not 0 <= now - self._published_at < SETTLE_SECONDS:
@@ -135,7 +136,7 @@ class Commits:
 
     def require_outputs(self) -> None:
         """Raises OwnedElsewhere where an output has the results of another checkpoint, UnavailableError where that is not known yet."""
-        published = [join for join, place in self.results.outputs.items() if self.checkpoint.outputs.get(join) == place]
+        published = [join for join, place in self.results.outputs.items() if self.checkpoint.output.outputs.get(join) == place]
         self.sink.claim(self._owner(), takes=False, published=published)
 
     def _owner(self) -> Owner:
@@ -145,24 +146,25 @@ class Commits:
         """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although
         nobody knows its sink any more. What waits to be visible stays where it is."""
         results = replace(self.results, staged=())
-        after = results.committed_by(replace(checkpoint, staged={}))
+        after = results.committed_by(checkpoint)
         self._log.commit(after)
         self.checkpoint, self.results = after, results
 
     def publish(self, *, again: bool = False) -> None:
         self.sink.publish(self.results.staged, again=again)
         shown = {each.join: self.results.outputs[each.join] for each in self.results.staged if each.join in self.results.outputs}
-        if shown.items() - self.checkpoint.outputs.items():  # durable with the next commit
-            self.checkpoint = replace(self.checkpoint, outputs=self.checkpoint.outputs | shown)
+        if shown.items() - self.checkpoint.output.outputs.items():  # durable with the next commit
+            output = self.checkpoint.output
+            self.checkpoint = replace(self.checkpoint, output=replace(output, outputs=output.outputs | shown))
         for join, (count, reason) in self.sink.take_refused().items():  # so are these
             self._refused[join] = (self._refused.get(join, (0, ""))[0] + count, reason)
             self.checkpoint = replace(self.checkpoint, totals=with_refused(self.checkpoint.totals, join, count))
         self.is_published, self._published_at = True, self._clock()
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
-        for source, position in zip(self.sources, self.checkpoint.positions, strict=True):
+        for source, position in zip(self.sources, self.checkpoint.input.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
-        self._timelines.committed(self.checkpoint.snapshots)
+        self._timelines.committed(self.checkpoint.snapshots.timelines)
 
     def take_refused(self) -> tuple[dict[str, int], tuple[str, ...]]:
         """By join, how many results its sink has refused since the last call; and what is to be said of that, without values."""
@@ -177,7 +179,7 @@ class Commits:
         """Show the streams that read results which of them the last commit names."""
         for source in self.sources:
             if isinstance(source, ResultsSource):
-                source.show(self.checkpoint.fed, self._clock())
+                source.show(self.checkpoint.output.fed, self._clock())
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:

@@ -142,7 +142,7 @@ class Driver:
             self._enter("sweep")
             self.sweep()
         self._timelines.start(self.checkpoint)
-        if self.checkpoint.scheme is None:
+        if self.checkpoint.plan.scheme is None:
             return
         if changes:
             self._changes = changes
@@ -246,7 +246,7 @@ class Driver:
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
-            ended = self.job.to_end({block.place for block in self.checkpoint.blocks})
+            ended = self.job.to_end({block.place for block in self.checkpoint.state.blocks})
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
@@ -323,9 +323,9 @@ class Driver:
 
     def _plan_fewer(self, split: TooLarge) -> None:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
-        known = self.checkpoint.widths
+        known = self.checkpoint.input.widths
         widths = (max(split.record_bytes, 2 * width) if stream == split.stream else width for stream, width in enumerate(known))
-        self._commits.checkpoint = replace(self.checkpoint, widths=tuple(widths))
+        self._commits.checkpoint = replace(self.checkpoint, input=replace(self.checkpoint.input, widths=tuple(widths)))
         self._caution = replace(self._caution, refused=split)
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
@@ -393,12 +393,12 @@ class Driver:
         self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
         checkpoint = checkpoint.on(floors)
-        self._flows = Flows(self.job, checkpoint.ways, checkpoint.flowing)
+        self._flows = Flows(self.job, checkpoint.plan.ways, checkpoint.plan.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         config = deployment.make_config(self.job, checkpoint.seed, self._query, self._storage, self._commits.sources, self._commits.sink)
         self._config = share(self._query, config)
-        self._happened(events.Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme)))
+        self._happened(events.Adopted(checkpoint.plan.generation, Scheme.from_json(checkpoint.plan.scheme)))
 
     def _enter(self, step: str) -> None:
         self._mark(step)
@@ -483,13 +483,13 @@ class Driver:
         if status is None:
             return None
         absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
-        return replace(status, first_workers=self.checkpoint.first_workers, absence=absence)
+        return replace(status, first_workers=self.checkpoint.plan.first_workers, absence=absence)
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
         checkpoint = self.checkpoint
         keyed = self.layout is not None and self.layout.is_keyed
-        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(weights_of_sides(self.job, checkpoint))
+        return self._observations.statistics(checkpoint.state.blocks, keyed=keyed).weighed(weights_of_sides(self.job, checkpoint))
 
     def rates(self) -> tuple[float, ...]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
