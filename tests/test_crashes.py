@@ -63,7 +63,7 @@ OPTIONS: dict[str, Any] = {
     "watermark": "1s",
 }
 pytestmark = pytest.mark.usefixtures("planned_once")
-STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean", "gather")
+STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "gather", "commit", "publish", "clean")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 
 
@@ -191,7 +191,7 @@ def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, small: str
 
 KEPT = ("with the commit", "gathered", "in files")
 CASES = [(step, small) for small in KEPT for step in STEPS if step != "gather" or small == "gathered"]
-ONCE = ("claim", "republish", "sweep", "deploy", "gather")
+ONCE = ("claim", "republish", "sweep", "deploy")
 """Steps of which a run has one."""
 
 

@@ -880,12 +880,12 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
         if at == "publish":
             mortal_broker.kill()
 
-    driver._at = kill
+    driver._phase.at = kill
     before, met_with = sample(metrics, "kafka_send_failures_total"), sample(metrics, "kafka_sink_errors_total")
     finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
     assert sample(metrics, "kafka_send_failures_total") > before
     assert sample(metrics, "kafka_sink_errors_total") > met_with
-    driver._at = lambda step: None
+    driver._phase.at = lambda step: None
     mortal_broker.start()
     finish_despite_failures(watched)
     found, _ = join.found()

@@ -15,6 +15,7 @@ from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose, with_refused
+from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.reports import TaskReport
@@ -37,8 +38,7 @@ that readers have taken away meanwhile. A join that has input at least so often 
 
 
 class Commits:
-    """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's; ``entering`` is told of each step as it
-    begins."""
+    """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Commits:
         location: str,
         *,
         clock: Callable[[], float],
-        entering: Callable[[str], None],
+        phase: Phases,
     ) -> None:
         self.checkpoint = Checkpoint()
         """As the last commit has it, with what was changed since and is durable with the next one."""
@@ -68,10 +68,11 @@ class Commits:
         """Whether the outputs are known to belong to this checkpoint."""
         self._location = location
         self._log, self._janitor = log, janitor
-        self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
+        self._timelines, self._delays, self._clock, self._phase = timelines, delays, clock, phase
 
     def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flows, observed: Observations) -> Checkpoint:
         """Make the epoch the truth, with what it makes visible."""
+        self._phase("gather")
         now = self._clock()
         new = [staged for report in reports for staged in report.staged if not staged.is_fed]
         new += [staged for report in reports for route in report.routes for staged in route.dead_letters]
@@ -91,7 +92,7 @@ class Commits:
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
         plan = replace(after.plan, flowing=flow.known(self.checkpoint, observed.rates()))
         after = replace(after, plan=plan, snapshots=snapshots, is_over=False)
-        self._enter("commit")
+        self._phase("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False
         self.show_fed()
@@ -101,7 +102,7 @@ class Commits:
     def commit_between(self, *, gathers: bool, final: bool = False, is_over: bool = False) -> None:
         """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
         What the last commit staged is visible by now."""
-        self._enter("gather")
+        self._phase("gather")
         results = replace(self.results, staged=())
         segment = Segment(self._log.next_path)
         if gathers:
