@@ -81,6 +81,11 @@ OF_AN_EPOCH = (
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
+        "An attempt at an epoch ends: each process that has a part in it answers, is gone, or is replaced.",
+        ("runner.roster:Roster.validate",),
+        ("test_roster:test_whatever_dies_hangs_or_comes_late_every_attempt_ends_and_succeeds_only_with_all_reports",),
+    ),
+    Invariant(
         "In a chain (handshake), an epoch is committed when no message is in transit. At each commit one worker holds each tuple, and each"
         " stream lies along the chain in the order of arrival.",
         ("chain.quiescence:Watch.handle", "chain.worker:Worker.validate"),

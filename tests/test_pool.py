@@ -27,7 +27,7 @@ from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.runner import pool as pool_module
+from streamjoin.runner import roster as roster_module
 from streamjoin.runner.security import Security, Tls
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
@@ -47,7 +47,7 @@ def runner() -> Iterator[ProcessRunner]:
 @pytest.fixture
 def own_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessRunner]]:
     """Makes runners that notice silence soon."""
-    monkeypatch.setattr(pool_module, "SILENT_BEATS", 20)
+    monkeypatch.setattr(roster_module, "SILENT_BEATS", 20)
     made: list[ProcessRunner] = []
 
     def make(**options: Any) -> ProcessRunner:
