@@ -22,6 +22,7 @@ from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.checkpoint import Checkpoint
@@ -296,7 +297,11 @@ def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
     def width(place: int) -> float:
         tuples = sum(held[place] for task, held in checkpoint.state.held.items() if task in checkpoint.state.held_bytes)
         nbytes = sum(held[place] for held in checkpoint.state.held_bytes.values())
-        return nbytes / tuples if nbytes and tuples else job.streams[job.stream_of(place)].tuple_bytes
+        if nbytes and tuples:
+            return nbytes / tuples
+        if len(job.streams) > len(SIDES) and place >= len(job.places):
+            return 0.0  # of a join that was removed, until the commit that changes the joins; nothing is held there
+        return job.streams[job.stream_of(place)].tuple_bytes
 
     places = next((len(held) for held in checkpoint.state.held.values()), len(job.places))
     return tuple(map(width, range(places)))
