@@ -59,7 +59,7 @@ def main() -> int:
     if not log:
         print(f"{job.checkpoint}: there is no run to look at; run `make demo` first")
         return 1
-    streams = {stream.name: tuples(stream, rows) for stream, rows in zip(job.streams, log[-1].records, strict=True)}
+    streams = {stream.name: tuples(stream, rows) for stream, rows in zip(job.streams, log[-1].input.records, strict=True)}
     drawn = draw(job, log, streams)
     good = check(streams, log[-1])
     print(f"picture   {OUT / 'run.png'}" + (f", {drawn}" if drawn else ""))
@@ -70,7 +70,7 @@ def entries(job: Job) -> list[Checkpoint]:
     """The log's checkpoints, oldest first."""
     storage = ObjectStorage(job.checkpoint)
     found = [Entry.decode(storage.get(path)).checkpoint for path in storage.list("log")]
-    return [checkpoint for checkpoint in found if checkpoint.epoch >= 0 and checkpoint.scheme is not None]
+    return [checkpoint for checkpoint in found if checkpoint.epoch >= 0 and checkpoint.plan.scheme is not None]
 
 
 def tuples(stream: StreamJob, rows: int) -> pa.Table:
@@ -143,16 +143,16 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     grown = [
         (before, after)
         for before, after in itertools.pairwise(log)
-        if after.generation > before.generation and schemes(after).tasks > schemes(before).tasks
+        if after.plan.generation > before.plan.generation and schemes(after).tasks > schemes(before).tasks
     ]
     if not grown:
         return None
     before, after = max(grown, key=lambda pair: schemes(pair[1]).tasks)
     old, new = schemes(before), schemes(after)
     # A worker that goes on keeps its number, and all go on when a join grows.
-    plan = Plan(after.generation, new, tuple(task if task < old.tasks else None for task in range(new.tasks)))
-    main = next(layout.main for layout in job.layouts if str(layout.main) == after.main)
-    held = [statistics(table, mark) for table, mark in zip(streams.values(), after.watermarks, strict=True)]
+    plan = Plan(after.plan.generation, new, tuple(task if task < old.tasks else None for task in range(new.tasks)))
+    main = next(layout.main for layout in job.layouts if str(layout.main) == after.plan.main)
+    held = [statistics(table, mark) for table, mark in zip(streams.values(), after.input.watermarks, strict=True)]
     path = OUT / "scheme.png"
     known = Statistics((held[0], held[1]))
     draw_change(path, old, plan, known, [Floor.alone(main, known, (job.streams[0].name, job.streams[1].name))], job.capacity)
@@ -160,7 +160,7 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
 
 
 def schemes(checkpoint: Checkpoint) -> Scheme:
-    return Scheme.from_json(checkpoint.scheme)
+    return Scheme.from_json(checkpoint.plan.scheme)
 
 
 def statistics(table: pa.Table, watermark: int | None) -> SideStatistics:

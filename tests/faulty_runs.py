@@ -76,7 +76,7 @@ def run_with_faults(
                         counts["plans"] += driver.put_plan(next_plan(rng, driver))
                     except PlanRefused:
                         counts["refused"] += 1
-                before = driver.checkpoint.generation
+                before = driver.checkpoint.plan.generation
                 try:
                     final = rng.random() < 0.8  # now and then a driver does not know yet that the input has ended
                     result = driver.step(final=final)
@@ -87,7 +87,7 @@ def run_with_faults(
                         raise AssertionError(f"an epoch failed {failures} times in a row: {error}\n{error.detail}") from error
                     continue
                 failures = 0
-                counts["switches"] += before > 0 and driver.checkpoint.generation != before
+                counts["switches"] += before > 0 and driver.checkpoint.plan.generation != before
                 if until is not None and driver.checkpoint.epoch >= until:
                     driver.stop()
                     return

@@ -81,6 +81,11 @@ OF_AN_EPOCH = (
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
+        "An attempt at an epoch ends: each process that has a part in it answers, is gone, or is replaced.",
+        ("runner.roster:Roster.validate",),
+        ("test_roster:test_whatever_dies_hangs_or_comes_late_every_attempt_ends_and_succeeds_only_with_all_reports",),
+    ),
+    Invariant(
         "In a chain (handshake), an epoch is committed when no message is in transit. At each commit one worker holds each tuple, and each"
         " stream lies along the chain in the order of arrival.",
         ("chain.quiescence:Watch.handle", "chain.worker:Worker.validate"),
@@ -139,6 +144,7 @@ STEPS = {
     "claim": ("takes the log over", "nothing, or an entry that stops an older driver"),
     "republish": ("publishes the results of the last commit again", "some are visible; publishing them again changes nothing"),
     "sweep": ("removes files that no commit names", "some of them are gone"),
+    "snapshots": ("waits until the store of snapshots has room", "nothing"),
     "plan": ("asks the sources for new input", "nothing"),
     "deploy": ("chooses the first plan, and starts workers", "nothing: a plan is durable with its first epoch"),
     "joins": ("adds and removes joins", "nothing, or a commit with the new joins"),
@@ -150,6 +156,7 @@ STEPS = {
     "publish": ("publishes the results of the commit", "the next driver publishes them again"),
     "clean": ("removes obsolete files", "files that the next driver sweeps"),
     "release": ("releases workers without a task", "the switch is committed; the next driver starts the workers that it needs"),
+    "stop": ("gives up what is in flight, and publishes results that wait", "blocks and staged results that no commit names: swept"),
 }
 """By step, in their order: what the driver does, and what it leaves if it dies there."""
 KILLED_BY = "test_invariants:test_a_driver_may_die_at_each_step"
@@ -159,7 +166,7 @@ def steps_of_the_driver() -> set[str]:
     """The names that the driver's code gives to its steps."""
     trees = [ast.parse((ROOT / f"engine/streamjoin/epoch/{name}.py").read_text()) for name in ("driver", "commits")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    entered = [call.args[0] for call in calls if call.func.attr == "_enter"]  # type: ignore[attr-defined]
+    entered = [call.args[0] for call in calls if call.func.attr == "_phase"]  # type: ignore[attr-defined]
     return {part.value for name in entered for part in ast.walk(name) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 
 

@@ -183,7 +183,7 @@ def _left_behind(root: Path) -> list[str]:
     """What is there and no commit names, once the next driver has swept."""
     storage, job = ObjectStorage(str(root / "state")), job_of(root)
     Driver(job, storage, InlineRunner()).start()
-    named = {block.name for block in _checkpoint(root).blocks if block.extent is None}
+    named = {block.name for block in _checkpoint(root).state.blocks if block.extent is None}
     stray = [*set(storage.list("blocks")).symmetric_difference(named), *staged_of(root)]
     return [f"left behind, or gone: {stray[:5]}"] if stray else []
 

@@ -63,7 +63,7 @@ class Faults:
         epoch = self.driver.checkpoint.epoch
         if step == "publish" and epoch > self._committed:
             self._committed = epoch
-            self._journal.add("commit", epoch=epoch, generation=self.driver.checkpoint.generation)
+            self._journal.add("commit", epoch=epoch, generation=self.driver.checkpoint.plan.generation)
         if self._points and epoch + (step != "publish") >= self._points[0][1].epoch and step == self._points[0][1].step:
             number, point = self._points.pop(0)
             if point.delay_seconds:

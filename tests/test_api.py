@@ -119,7 +119,7 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
     served.run(3)
     status, answer, headers = served.ask("GET", "/v1/plan")
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert PlanAnswer.model_validate(answer).generation == served.driver.checkpoint.generation == 1
+    assert PlanAnswer.model_validate(answer).generation == served.driver.checkpoint.plan.generation == 1
     assert Scheme.from_json(answer["scheme"]) == served.driver.scheme
     assert (answer["phase"], answer["workers"], answer["wanted"], answer["switched"]) == ("Running", 1, None, None)
     assert (answer["firstWorkers"], answer["warning"]) == (1, None)
@@ -190,7 +190,7 @@ def test_a_whole_plan_goes_from_one_join_to_another_however_its_tasks_are_number
     assert status == 409
     assert answer["error"] == "plan.generation: 8 must be above 9, which is being applied; read it again"
     served.run(EPOCHS)
-    assert served.driver.checkpoint.generation == 9
+    assert served.driver.checkpoint.plan.generation == 9
     assert served.ask("PUT", "/v1/plan", {**plan, "generation": 3})[0] == 409
 
 

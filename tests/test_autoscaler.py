@@ -160,12 +160,12 @@ def test_workers_are_removed_down_to_the_floor(floor: str, tmp_path: Path) -> No
     run = Run(tmp_path, (stream(counts, 1), stream(counts, 2)), **options)
     run.elastic.start()
     run.steps(25)
-    first = run.driver.checkpoint.first_workers
+    first = run.driver.checkpoint.plan.first_workers
     assert first == len(run.driver.utilization()) >= 5 or floor == "min"
     run.elastic.stop()
     again = Run(tmp_path, run.inputs, **options)
     assert again.all()
-    assert again.driver.checkpoint.first_workers == first
+    assert again.driver.checkpoint.plan.first_workers == first
     assert len(again.driver.utilization()) == (first if floor == "initial" else 1)
 
 

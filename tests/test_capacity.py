@@ -30,7 +30,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint, HeldState
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.autoscale import forecast_of
 from test_scheme import ALL, EQUAL, sampled, unknown
@@ -208,9 +208,9 @@ def test_a_join_by_bytes_has_the_same_results_and_its_fullest_worker_holds_less(
             left, right = driver.statistics().sides
             assert 1000 < left.weight < 1100, "a thousand characters, and the columns beside them"
             assert 24 < right.weight < 60
-            assert left.tuples == sum(block.rows for block in checkpoint.blocks if block.place == LEFT)
+            assert left.tuples == sum(block.rows for block in checkpoint.state.blocks if block.place == LEFT)
         else:
-            assert driver.utilization() == {task: sum(tuples) / 100_000 for task, tuples in checkpoint.held.items()}
+            assert driver.utilization() == {task: sum(tuples) / 100_000 for task, tuples in checkpoint.state.held.items()}
             assert [side.weight for side in driver.statistics().sides] == [1.0, 1.0]
     assert fullest["capacity"] < 0.7 * fullest["capacityTuples"]
 
@@ -220,13 +220,13 @@ def test_a_checkpoint_without_measured_bytes_is_weighed_by_the_schema(tmp_path: 
     # rid is needed of both, text of the left: 8 + 24 and 8 bytes, and 24 for key, time and unit.
     assert tuple_bytes(job, Checkpoint()) == tuple(stream.tuple_bytes for stream in job.streams)
     held = {0: (10, 20), 1: (30, 0)}
-    old = Checkpoint(held=held)
+    old = Checkpoint(state=HeldState(held=held))
     left, right = (stream.tuple_bytes for stream in job.streams)
     assert utilization(job, old) == {task: (tuples[0] * left + tuples[1] * right) / (4 * MIB) for task, tuples in held.items()}
-    measured = replace(old, held_bytes={0: (10_000, 500), 1: (30_000, 0)})
+    measured = replace(old, state=replace(old.state, held_bytes={0: (10_000, 500), 1: (30_000, 0)}))
     assert tuple_bytes(job, measured) == (1000.0, 25.0)
     assert utilization(job, measured) == {0: 10_500 / (4 * MIB), 1: 30_000 / (4 * MIB)}
-    assert Checkpoint.from_json(json.loads(json.dumps(measured.to_json()))) == measured
+    assert Checkpoint.decode(measured.encode()) == measured
 
 
 def test_a_capacity_in_tuples_is_what_settings_have(tmp_path: Path) -> None:

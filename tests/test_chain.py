@@ -359,13 +359,12 @@ def test_what_is_on_its_way_counts_as_the_successors() -> None:
     assert handle(worker, SizeChanged(LEFT, 0))[0] == Send(RIGHT, TupleBlock(LEFT, 1, tuple(LEFTS[2:4])))
 
 
-def test_expired_tuples_are_pushed_on_in_blocks_and_dropped_at_the_end() -> None:
+def test_expired_tuples_are_pushed_on_in_one_block_and_dropped_at_the_end() -> None:
     worker = middle(2, (1.0, 1.0))
     handle(worker, SizeChanged(LEFT, 100), TupleBlock(LEFT, 0, tuple(LEFTS[:5])))
     assert handle(worker, Mark(RIGHT, 3.5)) == [
         Send(LEFT, Mark(RIGHT, 3.5)),
-        Send(RIGHT, TupleBlock(LEFT, 0, (LEFTS[0], LEFTS[1]))),
-        Send(RIGHT, TupleBlock(LEFT, 1, (LEFTS[2],))),
+        Send(RIGHT, TupleBlock(LEFT, 0, tuple(LEFTS[:3]))),
         Send(LEFT, SizeChanged(LEFT, 2)),
     ]
     last = Worker(lambda side: QueueStore(side, Window((1.0, 1.0))), 2, (True, False))

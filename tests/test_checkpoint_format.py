@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from streamjoin import __version__
 from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.sequences import Flowing, Way
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint, PlanState
 from streamjoin.state.log import END, FORMAT, read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
 from test_crashes import OPTIONS, WITHIN, make_inputs
@@ -39,8 +40,8 @@ def test_one_that_is_written_now_is_gone_on_with(kind: str, tmp_path: Path) -> N
     before = read_latest(storage)
     assert before is not None
     assert before.checkpoint.epoch == EPOCHS - 1
-    assert before.checkpoint.blocks, "it holds something to go on with"
-    assert Checkpoint.from_json(json.loads(json.dumps(before.checkpoint.to_json()))) == before.checkpoint
+    assert before.checkpoint.state.blocks, "it holds something to go on with"
+    assert Checkpoint.decode(before.checkpoint.encode()) == before.checkpoint
     driver = driver_for(make_job(tmp_path, **OPTIONS, join_type=kind), inputs, storage, InlineRunner())
     driver.start()
     for _ in range(100):
@@ -50,22 +51,44 @@ def test_one_that_is_written_now_is_gone_on_with(kind: str, tmp_path: Path) -> N
     assert output_of(tmp_path) == oracle(inputs, (pa.int64(), pa.int64()), OPTIONS["on"], inside, SECOND, kind=kind)
 
 
-@pytest.mark.parametrize("number", [FORMAT + 1, 0, None])
-def test_another_number_is_refused_and_the_checkpoint_stays_as_it_is(number: int | None, tmp_path: Path) -> None:
+def without_tokens(values: dict[str, Any]) -> None:
+    del values["checkpoint"]["state"]["tokens"]
+
+
+def with_another(values: dict[str, Any]) -> None:
+    values["checkpoint"]["input"]["speeds"] = []
+
+
+@pytest.mark.parametrize(
+    ("changed", "found", "wanted"),
+    [
+        (lambda values: values.update(format=FORMAT + 1), f"format {FORMAT + 1}", f"reads format {FORMAT}"),
+        (lambda values: values.update(format=0), "format 0", f"reads format {FORMAT}"),
+        (lambda values: values.pop("format"), "format None", f"reads format {FORMAT}"),
+        (lambda values: values.pop("writer"), f"format {FORMAT} with other fields (Entry: writer)", "cannot read them"),
+        (without_tokens, f"format {FORMAT} with other fields (HeldState: tokens)", "cannot read them"),
+        (with_another, f"format {FORMAT} with other fields (InputState: speeds)", "cannot read them"),
+    ],
+)
+def test_another_format_is_refused_and_the_checkpoint_stays_as_it_is(
+    changed: Callable[[dict[str, Any]], Any], found: str, wanted: str, tmp_path: Path
+) -> None:
     storage = stopped(tmp_path)
     path = max((tmp_path / "state" / "log").glob("*.entry"))
     data = path.read_bytes()
     length, _ = END.unpack(data[-END.size :])
     segment, values = data[: -END.size - length], json.loads(data[-END.size - length : -END.size])
     assert values["format"] == FORMAT
-    text = json.dumps({**values, "format": number, "version": "0.9.0"}).encode()
+    values["version"] = "0.9.0"
+    changed(values)
+    text = json.dumps(values).encode()
     path.write_bytes(segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment))))
     before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
     driver = driver_for(make_job(tmp_path, **OPTIONS), make_inputs(), storage, InlineRunner())
     with pytest.raises(StorageError) as refused:
         driver.start()
     assert str(refused.value) == (
-        f"the checkpoint has format {number}, written by streamjoin 0.9.0, and this version ({__version__}) reads format {FORMAT};"
+        f"the checkpoint has {found}, written by streamjoin 0.9.0, and this version ({__version__}) {wanted};"
         " go on with streamjoin 0.9.0, or choose a new checkpoint.location"
     )
     assert {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before
@@ -73,6 +96,6 @@ def test_another_number_is_refused_and_the_checkpoint_stays_as_it_is(number: int
 
 def test_how_streams_meet_is_read_as_it_was_written() -> None:
     ways = (Way((1, 2), fetches=True), Way((0, 2), meetings=(Meeting.ASK,)), Way((1, 0), meetings=(Meeting.KEYS_FIRST,)))
-    assert Checkpoint.from_json(json.loads(json.dumps(Checkpoint(ways=ways).to_json()))).ways == ways
+    assert Checkpoint.decode(Checkpoint(plan=PlanState(ways=ways)).encode()).plan.ways == ways
     known = Flowing([1.0], [2.0], [3.0], [4.0], [], [])
     assert Flowing.from_json(json.loads(json.dumps(known.to_json()))) == known

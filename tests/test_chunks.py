@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.kernel.run import Run
+from streamjoin.state import chunks as chunks_module
 from streamjoin.state.blocks import describe, encode
 from streamjoin.state.chunks import POSITIONS, Chunk, Chunks, Tuples, consolidated, in_order, read_chunks
 from streamjoin.state.storage import ObjectStorage
@@ -73,6 +74,15 @@ def test_chunks_are_as_lists_of_tuples_are(since: int) -> None:
             else:
                 expected = expected[count:]
             assert len(chunks) == len(expected)
+
+
+def test_more_tuples_than_make_one_message_expire_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = Chunks(lambda held, probing: None)
+    chunks.append(Tuples(tuple(Chunk.of(run_of([(at, 0, at), (at + 1, 0, at + 1)]), 0, ("stored",)) for at in range(0, 10, 2))))
+    monkeypatch.setattr(chunks_module, "MERGED_BYTES", 2 * next(iter(chunks)).run.nbytes)
+    assert (chunks.expired(math.inf), chunks.expired(7)) == (4, 4)
+    chunks.take(4)
+    assert (chunks.expired(math.inf), chunks.expired(7)) == (4, 3)
 
 
 @pytest.mark.parametrize("since", [0, POSITIONS - 20])

@@ -30,7 +30,7 @@ def test_a_clock_that_is_set_holds_no_results_back_and_changes_none(offset: floa
     for _ in range(3):
         driver.step()
     before = output_of(tmp_path)
-    assert driver.checkpoint.waiting, "some results wait"
+    assert driver.checkpoint.output.waiting, "some results wait"
     hour = offset
     driver.step()
     visible = output_of(tmp_path)

@@ -26,7 +26,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics
 from streamjoin.state.blocks import Block, load
-from streamjoin.state.checkpoint import Checkpoint, Texts
+from streamjoin.state.checkpoint import Checkpoint, HeldState, PlanState, Texts
 from streamjoin.state.extent import Extent
 from streamjoin.state.log import Entry, path_of
 from streamjoin.state.storage import ObjectStorage, StorageError
@@ -40,6 +40,13 @@ def block(number: int, nbytes: int, *, side: int = 0, generation: int = 1, time:
     return Block(f"blocks/{number}", side, generation, 0, nbytes // 24 or 1, nbytes, number, number + 1, 0, 1, time, time)
 
 
+RUNNING = Checkpoint(epoch=0, plan=PlanState(generation=2))
+
+
+def with_blocks(checkpoint: Checkpoint, *blocks: Block) -> Checkpoint:
+    return replace(checkpoint, state=HeldState(blocks=blocks))
+
+
 def applied(checkpoint: Checkpoint, number: int, window: Window) -> Checkpoint | None:
     """The checkpoint after the next rewrite; None: there is none."""
     rewrite = next_rewrite(checkpoint, window, incarnation=1, tasks=3)
@@ -47,40 +54,40 @@ def applied(checkpoint: Checkpoint, number: int, window: Window) -> Checkpoint |
         return None
     assert len(rewrite.blocks) > 1
     assert {block.place for block in rewrite.blocks} == {rewrite.place}
-    assert all(block.generation != checkpoint.generation for block in rewrite.blocks)
+    assert all(block.generation != checkpoint.plan.generation for block in rewrite.blocks)
     nbytes = sum(block.nbytes for block in rewrite.blocks)
     assert nbytes <= compaction.MOST_BYTES
     made = block(number, nbytes, side=rewrite.place, generation=0, time=max(block.time_max or 0 for block in rewrite.blocks))
-    return replace(checkpoint, blocks=(*(block for block in checkpoint.blocks if block not in rewrite.blocks), made))
+    return with_blocks(checkpoint, *(block for block in checkpoint.state.blocks if block not in rewrite.blocks), made)
 
 
 def test_few_blocks_remain_and_each_tuple_is_rewritten_seldom() -> None:
-    rng, checkpoint, written, rewritten = random.Random(1), Checkpoint(epoch=0, generation=10**6), 0, 0
+    rng, checkpoint, written, rewritten = random.Random(1), Checkpoint(epoch=0, plan=PlanState(generation=10**6)), 0, 0
     for number in range(3000):
         nbytes = rng.choice([500, 3000, 40_000])
         written += nbytes
-        checkpoint = replace(checkpoint, blocks=(*checkpoint.blocks, block(number, nbytes, side=rng.randint(0, 1))))
+        checkpoint = with_blocks(checkpoint, *checkpoint.state.blocks, block(number, nbytes, side=rng.randint(0, 1)))
         while (after := applied(checkpoint, 10_000 + number, UNBOUNDED)) is not None:
-            rewritten += sum(block.nbytes for block in after.blocks if block not in checkpoint.blocks)
+            rewritten += sum(block.nbytes for block in after.state.blocks if block not in checkpoint.state.blocks)
             checkpoint = after
-        assert len(checkpoint.blocks) <= 2 * (FAN_IN - 1) * 6
+        assert len(checkpoint.state.blocks) <= 2 * (FAN_IN - 1) * 6
     assert rewritten < 5 * written
 
 
 def test_what_expires_together_is_put_together() -> None:
     window = Window(WindowKind.RANGE, before_micros=4 * HOUR, after_micros=4 * HOUR)
     blocks = tuple(block(number, 1000, time=number * HOUR // 10) for number in range(100))
-    rewrite = next_rewrite(Checkpoint(epoch=0, generation=2, blocks=blocks), window, 1, 1)
+    rewrite = next_rewrite(with_blocks(RUNNING, *blocks), window, 1, 1)
     assert rewrite is not None
     times = [block.time_max or 0 for block in rewrite.blocks]
     assert max(times) - min(times) <= HOUR
     spread = tuple(block(number, 1000, time=number * HOUR) for number in range(7))
-    assert next_rewrite(Checkpoint(epoch=0, generation=2, blocks=spread), window, 1, 1) is None
+    assert next_rewrite(with_blocks(RUNNING, *spread), window, 1, 1) is None
 
 
 def test_blocks_of_the_plan_that_runs_are_its_workers_own() -> None:
     blocks = tuple(block(number, 1000, generation=2) for number in range(100))
-    assert next_rewrite(Checkpoint(epoch=0, generation=2, blocks=blocks), UNBOUNDED, 1, 1) is None
+    assert next_rewrite(with_blocks(RUNNING, *blocks), UNBOUNDED, 1, 1) is None
 
 
 def epochs(count: int, rng: random.Random) -> Input:
@@ -128,15 +135,16 @@ def test_a_join_without_end_stays_small_however_often_its_plan_changes(small: st
         step(driver)
         if number % 3 == 0 and number < count - 3:
             assert driver.put_plan(plan_of(driver, 1 + number // 3 % 4))
-        most_blocks = max(most_blocks, len(driver.checkpoint.blocks))
+        most_blocks = max(most_blocks, len(driver.checkpoint.state.blocks))
         if number % 100 == 99:
             entry = storage.get(path_of(driver._log.sequence))
             most_bytes = max(most_bytes, len(entry))
             checkpoint = Entry.decode(entry).checkpoint
             for side in SIDES:
-                stored = Counter(rid for b in checkpoint.blocks if b.place == side for rid in load(storage, b).column("rid").to_pylist())
+                blocks = [block for block in checkpoint.state.blocks if block.place == side]
+                stored = Counter(rid for block in blocks for rid in load(storage, block).column("rid").to_pylist())
                 assert stored == Counter(range(2 * (number + 1)))
-    assert driver.checkpoint.generation >= 24 * days
+    assert driver.checkpoint.plan.generation >= 24 * days
     assert most_blocks < 100
     assert most_bytes < 40_000
     exhaust(driver)
@@ -153,9 +161,9 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
     driver = driver_for(job_at(root, "l.k = r.k"), inputs, storage, InlineRunner())
     driver.start()
     step(driver)
-    before = driver.checkpoint.generation
+    before = driver.checkpoint.plan.generation
     assert driver.put_plan(plan_of(driver, 3))
-    while driver.checkpoint.generation == before:
+    while driver.checkpoint.plan.generation == before:
         step(driver)
     with monkeypatch.context() as broken:
         broken.setattr("streamjoin.epoch.tiering.load_all", unreadable)
@@ -165,7 +173,7 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
         assert result.warnings == ("blocks of former plans could not be merged: s3: no answer",)
     for _ in range(4):
         step(driver)
-    assert any(block.generation == 0 and block.parts is not None for block in driver.checkpoint.blocks)
+    assert any(block.generation == 0 and block.parts is not None for block in driver.checkpoint.state.blocks)
 
 
 def test_a_checkpoint_is_written_the_same_whether_its_blocks_were_written_before_or_not() -> None:
@@ -178,5 +186,6 @@ def test_a_checkpoint_is_written_the_same_whether_its_blocks_were_written_before
             blocks.append(Block(f"{epoch}-{number}", number % 2, 1, 0, 3, 10, -1.5, 2**60, 0, 7, None, epoch, extent=extent))
         if blocks and rng.random() < 0.3:  # a worker that began to hold another part of it
             blocks[0] = replace(blocks[0], rows=epoch)
-        entry = Entry(epoch, 1, "one", "epoch", 1.0, Checkpoint(epoch=epoch, blocks=tuple(blocks), marks=tuple(blocks[:2])))
+        state = HeldState(blocks=tuple(blocks), marks=tuple(blocks[:2]))
+        entry = Entry(epoch, 1, "one", "epoch", 1.0, Checkpoint(epoch=epoch, state=state))
         assert Entry.decode(entry.encode(b"segment", known)) == entry == Entry.decode(entry.encode(b"segment")), f"seed 76, epoch {epoch}"

@@ -159,7 +159,7 @@ class TestArithmetic:
         again = Losses.from_json(json.loads(json.dumps(losses.to_json())))
         assert estimate_of(again).share == pytest.approx(estimate_of(losses).share, rel=1e-6)
         assert again.to_json() == losses.to_json()
-        assert Checkpoint.from_json(json.loads(json.dumps(Checkpoint(losses=losses).to_json()))).losses.to_json() == losses.to_json()
+        assert Checkpoint.decode(Checkpoint(losses=losses).encode()).losses.to_json() == losses.to_json()
 
     def test_losses_after_a_time_without_any_are_those_of_a_join_that_was_looked_at_all_the_time(self) -> None:
         """While nothing is dropped, hardly anything is kept; of many areas only some are measured."""

@@ -63,7 +63,7 @@ OPTIONS: dict[str, Any] = {
     "watermark": "1s",
 }
 pytestmark = pytest.mark.usefixtures("planned_once")
-STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "commit", "publish", "clean", "gather")
+STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "gather", "commit", "publish", "clean")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 
 
@@ -135,23 +135,24 @@ def check(root: Root, inputs: tuple[Input, Input], driver: Driver, label: str, j
     seen = arrivals(inputs)
     for side in (0, 1):
         stored = Counter(
-            rid for block in checkpoint.blocks if block.place == side for rid in load(storage, block).column("rid").to_pylist()
+            rid for block in checkpoint.state.blocks if block.place == side for rid in load(storage, block).column("rid").to_pylist()
         )
         accepted = kept_rids(seen[side])
         assert not stored - Counter(accepted), f"{label}: stored more than arrived"
-        newest = checkpoint.watermarks[1 - side]
+        newest = checkpoint.input.watermarks[1 - side]
         assert newest is not None
         live = Counter(rid for rid, at in accepted.items() if at >= newest - WITHIN * SECOND)
         assert not live - stored, f"{label}: lost {live - stored} of side {side}"
         assert max(stored.values(), default=1) == 1, f"{label}: stored twice"
     for index, area in enumerate(scheme.areas):
-        runs = read_back(storage, checkpoint.blocks, {index: area}, checkpoint.generation, (None, None)).runs
+        runs = read_back(storage, checkpoint.state.blocks, {index: area}, checkpoint.plan.generation, (None, None)).runs
         for held in runs.values():
             for run in held:
                 run.run.check()
     successor = driver_for(job or job_at(root), inputs, storage, InlineRunner())
     successor.start()
-    assert set(storage.list("blocks")) == {block.name for block in checkpoint.blocks if block.extent is None}, f"{label}: stray blocks"
+    named = {block.name for block in checkpoint.state.blocks if block.extent is None}
+    assert set(storage.list("blocks")) == named, f"{label}: stray blocks"
     assert not staged_of(root), f"{label}: stray staged files"
 
 
@@ -190,7 +191,7 @@ def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, small: str
 
 KEPT = ("with the commit", "gathered", "in files")
 CASES = [(step, small) for small in KEPT for step in STEPS if step != "gather" or small == "gathered"]
-ONCE = ("claim", "republish", "sweep", "deploy", "gather")
+ONCE = ("claim", "republish", "sweep", "deploy")
 """Steps of which a run has one."""
 
 
@@ -558,7 +559,7 @@ def test_nothing_is_committed_after_a_commit_whose_outcome_could_not_be_found_ou
     driver.start()
     for _ in range(3):
         driver.step()
-    assert driver.checkpoint.waiting
+    assert driver.checkpoint.output.waiting
     asking = True
     clock.now += 6 * 3600
     with pytest.raises(StorageError):

@@ -396,7 +396,7 @@ def check_results(join: Join, directory: Path, results: str = PAIRS) -> None:
     job = compile_job(load(yaml.safe_dump(body)))
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
-    for stream, rows in zip(job.streams, last.records, strict=True):
+    for stream, rows in zip(job.streams, last.input.records, strict=True):
         connection.register(stream.name, tuples(stream, rows, directory))
     connection.execute(f"CREATE TABLE expected AS {results}")
     connection.execute(f"CREATE TABLE found AS FROM read_parquet('{directory}/matches/*.parquet')")
@@ -405,7 +405,7 @@ def check_results(join: Join, directory: Path, results: str = PAIRS) -> None:
     [(count,)] = connection.execute("SELECT count(*) FROM found").fetchall()
     assert (wrong, missing) == (0, 0), f"of {count} rows, {wrong} are wrong or repeated, and {missing} missing"
     assert count > 0
-    print(f"{join.namespace}: {last.records} tuples, {count} rows, epoch {last.epoch}")
+    print(f"{join.namespace}: {last.input.records} tuples, {count} rows, epoch {last.epoch}")
 
 
 def tuples(stream: StreamJob, rows: int, directory: Path) -> pa.Table:
@@ -566,9 +566,9 @@ def test_a_join_comes_and_goes_while_another_keeps_what_it_holds(join: Join, tmp
     check_results(join, tmp_path)
     paths = sorted((tmp_path / join.name / "log").glob("*.entry"))
     committed = [Entry.decode(path.read_bytes()).checkpoint for path in paths]
-    there = [checkpoint for checkpoint in committed if checkpoint.floors and "later" in checkpoint.floors["joins"]]
-    since = there[0].records
-    until = next(each.records for each in committed if each.epoch >= there[-1].epoch and each not in there)
+    there = [checkpoint for checkpoint in committed if checkpoint.plan.floors and "later" in checkpoint.plan.floors["joins"]]
+    since = there[0].input.records
+    until = next(each.input.records for each in committed if each.epoch >= there[-1].epoch and each not in there)
     with duckdb.connect() as connection:
         body = copy.deepcopy(join.body)
         body["spec"]["checkpoint"] = {"location": f"{CLAIM_PATH}/{join.name}"}

@@ -29,7 +29,7 @@ from streamjoin.language.sides import SIDES
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import MODELS
 from streamjoin.state.blocks import Block, load, load_all
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint, InputState
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
@@ -60,7 +60,7 @@ def test_a_late_tuple_is_counted_for_its_stream_and_dropped(tmp_path: Path) -> N
     driver = drive(tmp_path, (left, right), window={"within": "100s"}, watermark="2s")
     assert total(driver, "late") == (1, 0), "the one older than 10 s - 2 s, but for the epoch right after"
     assert output_of(tmp_path) == Counter([(0, 0), (2, 0), (3, 0)])
-    assert driver.checkpoint.watermarks == (at(9), at(7))
+    assert driver.checkpoint.input.watermarks == (at(9), at(7))
 
 
 def test_a_stream_alone_does_not_make_the_other_late_and_loses_no_partner(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_a_stream_that_is_held_back_leaves_its_half_of_an_epoch_to_the_other(ahe
     job = make_job(tmp_path, **BIGINTS, window={"within": "100s"}, epoch={"maxTuples": 10})
     sources = (Plenty([], []), Plenty([], []))
     positions, marks = ({"next": 7}, {"next": 7}), (at(1000), at(0)) if ahead == 0 else (at(0), at(1000))
-    last = Checkpoint(epoch=3, positions=positions, records=(7, 7), watermarks=marks)
+    last = Checkpoint(epoch=3, input=InputState(positions=positions, records=(7, 7), watermarks=marks))
     plans = plan_inputs(job, sources, last, Head.after(last), 0.0, final=False)
     assert (plans[ahead].records, plans[1 - ahead].records) == (0, 10)
     assert plans[ahead].splits == ()
     assert (plans[ahead].position, plans[ahead].end_record, plans[ahead].backlog_records) == ({"next": 7}, 7, 1005)
-    together = replace(last, watermarks=(at(0), at(0)))
+    together = replace(last, input=replace(last.input, watermarks=(at(0), at(0))))
     assert [plan.records for plan in plan_inputs(job, sources, together, Head.after(together), 0.0, final=False)] == [5, 5]
 
 
@@ -173,7 +173,7 @@ def test_tuples_that_only_probe_a_full_worker_are_not_shed(groups: int, tmp_path
     driver = drive(tmp_path, (one(400), one(100)), scheme=scheme, shedding=shedding, **options)
     assert total(driver, "shed")[0] > 500
     assert total(driver, "shed")[1] == 0
-    assert driver.utilization()[driver.checkpoint.scheme["tasks"] - 1] < 0.8
+    assert driver.utilization()[driver.checkpoint.plan.scheme["tasks"] - 1] < 0.8
 
 
 def at_expected_rate(epochs: int, keys: int = 1000) -> tuple[Input, Input]:
@@ -198,7 +198,7 @@ def test_the_first_plan_is_filled_to_tau1_by_what_was_expected(model: str, tmp_p
     assert results[0].warnings == ()
     fullest = max(tau for result in results for tau in result.utilization.values())
     assert 0.2 < fullest < 0.4 * 1.05
-    assert driver.checkpoint.first_workers == driver.checkpoint.scheme["tasks"] >= 3
+    assert driver.checkpoint.plan.first_workers == driver.checkpoint.plan.scheme["tasks"] >= 3
 
 
 def test_a_first_plan_that_is_too_full_says_so_with_the_first_epoch(tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(t
     first.start()
     for _ in range(80):
         assert first.step() is not None
-    blocks = first.checkpoint.blocks
-    assert first.checkpoint.first_workers == 1
+    blocks = first.checkpoint.state.blocks
+    assert first.checkpoint.plan.first_workers == 1
     first.stop()
 
     read: list[Block] = []
@@ -258,10 +258,10 @@ def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(t
     again.start()
     assert len(read) <= 8 < len(blocks)
     assert {block.place for block in read} == {0, 1}
-    assert again.checkpoint.first_workers == 1, "of the first plan of all"
+    assert again.checkpoint.plan.first_workers == 1, "of the first plan of all"
     run_all(again)
     # 160,000 tuples and more, 20,000 a worker: what is held counts where nothing is expected.
-    assert again.checkpoint.scheme["tasks"] in (8, 9)
+    assert again.checkpoint.plan.scheme["tasks"] in (8, 9)
     taus = again.utilization()
     assert max(taus.values()) < 1.2 * sum(taus.values()) / len(taus)
 
@@ -385,7 +385,7 @@ def test_a_tuple_of_the_far_future_is_a_dead_letter_and_moves_no_watermark(futur
     driver = driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=clock_at(60))
     results = run_all(driver)
     assert output_of(tmp_path) == Counter((a, b) for a in range(3) for b in range(3))
-    assert driver.checkpoint.watermarks == (at(11), at(11)), "nor does one that where leaves out"
+    assert driver.checkpoint.input.watermarks == (at(11), at(11)), "nor does one that where leaves out"
     assert (total(driver, "rejected"), total(driver, "ahead"), total(driver, "filtered")) == ((1, 0), (1, 0), (1, 0))
     (letter,) = letters_of(tmp_path)
     assert (letter["stream"], letter["position"]) == ("l", 1)
@@ -406,7 +406,7 @@ def test_a_stream_that_has_only_future_event_times_says_so_until_they_are_allowe
     job = make_job(tmp_path / "allowed", max_ahead="36500d", **options)
     driver = driver_for(job, (left, right), ObjectStorage(job.checkpoint), InlineRunner(), clock=clock_at(60))
     run_all(driver)
-    assert (total(driver, "ahead"), driver.checkpoint.watermarks[1]) == ((0, 0), YEAR_2099)
+    assert (total(driver, "ahead"), driver.checkpoint.input.watermarks[1]) == ((0, 0), YEAR_2099)
 
 
 def test_old_data_may_jump_and_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,10 +460,10 @@ def test_blocks_expire_merge_and_stay_few(tmp_path: Path) -> None:
     driver = drive(tmp_path, (one(), one()), window={"within": "20s"}, watermark="0s", workers=2, capacity=1000)
     entry = read_latest(ObjectStorage(str(tmp_path / "state")))
     assert entry is not None
-    blocks = entry.checkpoint.blocks
+    blocks = entry.checkpoint.state.blocks
     assert len(blocks) < 60
     assert sum(block.rows for block in blocks if block.place == 0) < 350, "20 s of 10 tuples each, and what has not been dropped yet"
-    assert sum(sum(held) for held in driver.checkpoint.held.values()) < 1500
+    assert sum(sum(held) for held in driver.checkpoint.state.held.values()) < 1500
     stored = list((tmp_path / "state" / "blocks").rglob("*.arrow"))
     assert len(stored) < len(blocks) + 20
     assert len(list((tmp_path / "state" / "log").glob("*"))) <= 200
@@ -486,8 +486,8 @@ def test_a_filtered_stream_goes_forward_all_the_same(tmp_path: Path) -> None:
     left = stream([[(e, 0, 1, at(e))] for e in range(30)])
     right = stream([[(e, 0, 0, at(e))] for e in range(30)])
     driver = drive(tmp_path, (left, right), window={"within": "2s"}, watermark="0s", where=("v <> 1", None))
-    assert driver.checkpoint.watermarks == (at(29), at(29))
-    assert sum(held for _, held in driver.checkpoint.held.values()) < 15
+    assert driver.checkpoint.input.watermarks == (at(29), at(29))
+    assert sum(held for _, held in driver.checkpoint.state.held.values()) < 15
 
 
 def test_large_runs_lie_on_mapped_pages_that_the_system_may_evict(tmp_path: Path) -> None:

@@ -22,17 +22,20 @@ import pytest
 
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, Input, driver_for, join_of, late_of, make_job, manifest_text, oracle, output_of, run_all
+from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
+from streamjoin.epoch.handshake import Link
+from streamjoin.epoch.planning import MOST_BLOCKS, is_full
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.replan import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.manifest import ManifestError, load
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.state.chunks import Chunk
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 from test_crashes import make_inputs
@@ -92,14 +95,14 @@ class Case:
 
 def check_order(driver: Driver) -> None:
     """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each once."""
-    if driver.scheme is None or not driver.checkpoint.held:
+    if driver.scheme is None or not driver.checkpoint.state.held:
         return
-    tasks = len(driver.checkpoint.held)
+    tasks = len(driver.checkpoint.state.held)
     for side, workers in ((LEFT, range(tasks - 1, -1, -1)), (RIGHT, range(tasks))):
         areas = [task + tasks * side for task in workers]
-        parts = [block for area in areas for block in driver.checkpoint.blocks if (block.place, block.area) == (side, area)]
+        parts = [block for area in areas for block in driver.checkpoint.state.blocks if (block.place, block.area) == (side, area)]
         assert all(older.unit_max < newer.unit_min for older, newer in pairwise(parts)), (side, parts)
-        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.held.values())
+        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.state.held.values())
 
 
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
@@ -110,8 +113,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     case.check(root, counts)
     entry = read_latest(ObjectStorage(str(root / "state")))
     if entry is not None:
-        assert entry.checkpoint.blocks == ()
-        assert sum(map(sum, entry.checkpoint.held.values())) == 0
+        assert entry.checkpoint.state.blocks == ()
+        assert sum(map(sum, entry.checkpoint.state.held.values())) == 0
         counts.update({name: count for name, (count, *_) in entry.checkpoint.totals.items() if name.startswith("chain/")})
 
 
@@ -139,7 +142,7 @@ def test_a_chain_goes_on_with_other_workers_after_a_restart(tmp_path: Path) -> N
             driver.step()
         assert driver.scheme is not None
         assert driver.scheme.tasks == workers
-        held = driver.checkpoint.held
+        held = driver.checkpoint.state.held
         driver.stop()
         assert len(held) == workers
         assert sum(map(sum, held.values())) > 20
@@ -211,3 +214,43 @@ def test_blocks_follow_what_a_window_comes_to(tmp_path: Path) -> None:
             assert 1 <= size <= math.sqrt(1 / alpha - 1) * share, "by what was held when it was planned, which was no more"
         largest.append(max(sizes))
     assert largest[0] > 2 * largest[1] > 10
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_full_chain_sends_no_more_blocks_for_more_tuples(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while workers hold twice their capacity and input goes on, nor when the input ends and all tuples pass each other."""
+    probes = 0
+    meet = Link._meet
+
+    def counted(link: Link, left: Chunk, right: Chunk) -> None:
+        nonlocal probes
+        probes += 1
+        meet(link, left, right)
+
+    monkeypatch.setattr(Link, "_meet", counted)
+    for tuples in (1_600, 16_000):
+        root, rng = tmp_path / str(tuples), random.Random(tuples)
+        size = tuples // 16
+        rows = [[(rid, rng.randrange(tuples), 0, START + rid) for rid in range(tuples)] for _ in SIDES]
+        left, right = (
+            Input([make_batch(of_side[at : at + size], pa.int64()) for at in range(0, tuples, size)], [1] * 16) for of_side in rows
+        )
+        options = {"window": {"unbounded": True}, "scheme": {"model": "handshake"}, "workers": workers, "capacity": tuples // workers}
+        driver = driver_for(make_job(root, on="l.k = r.k", **options), (left, right), ObjectStorage(str(root / "state")), InlineRunner())
+        driver.start()
+        was_full, before, probes = False, 0, 0
+        while driver.step(final=True) is not None:
+            blocks = blocks_of(driver) - before
+            assert blocks <= 2 * (workers - 1) * MOST_BLOCKS
+            assert probes <= 500 * workers
+            if driver.checkpoint.state.blocks:
+                was_full, before, probes = is_full(driver.job, driver.checkpoint), blocks_of(driver), 0
+        assert was_full
+        assert blocks == workers * (workers - 1)
+        assert output_of(root) == oracle((left, right), (pa.int64(),) * 2, "l.k = r.k", "true", None)
+
+
+def blocks_of(driver: Driver) -> int:
+    """TUPLE_BLK messages so far."""
+    count, *_ = driver.checkpoint.totals.get("chain/tuple_blk", (0,))
+    return round(count)

@@ -625,7 +625,7 @@ def test_a_consumer_sees_the_oracles_rows_and_bad_records_are_dead_letters(broke
     assert [letter["stream"] for letter in letters] == ["l"] * 3
     assert {letter["raw"] for letter in letters} >= {"not json", '{"rid": "x"}'}
     assert all(join.topics[0] in letter["split"] for letter in letters)
-    assert set(driver.checkpoint.partitions[0]) == {0, 1}
+    assert set(driver.checkpoint.input.partitions[0]) == {0, 1}
     wait_for("the group's offsets", lambda: group_offsets(broker, "streamjoin-pairs", join.topics[0], 2) == [180, 183])
     restarted = join.driver()
     restarted.start()
@@ -660,7 +660,7 @@ def test_what_retention_took_ends_the_run_or_is_skipped_and_counted(on_data_loss
     driver = join.driver()
     driver.start()
     driver.step()
-    position = driver.checkpoint.positions[0]
+    position = driver.checkpoint.input.positions[0]
     assert position is not None
     read = position["offsets"]["0"]
     broker.delete_records(join.topics[0], 0, read + 15)
@@ -694,7 +694,7 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     join.feed(60)
     result = watched.step()
     assert result is not None
-    position = driver.checkpoint.positions[0]
+    position = driver.checkpoint.input.positions[0]
     assert position is not None
     lags = [sample(metrics, "kafka_lag_records", stream="l", topic=join.topics[0], partition=str(partition)) for partition in (0, 1)]
     assert lags == [60 - position["offsets"][str(partition)] for partition in (0, 1)]
@@ -747,7 +747,7 @@ def test_an_outage_of_large_records_is_read_in_epochs_that_fit(broker: KafkaBrok
     driver.stop()
     attempts = len(specs)
     assert len(results) < attempts <= len(results) + 4
-    assert driver.checkpoint.widths == pytest.approx((10_050, 10_050), abs=30)
+    assert driver.checkpoint.input.widths == pytest.approx((10_050, 10_050), abs=30)
 
     results += run_all(join.driver(Recorded()))
     assert len(specs) == attempts + len(results) - 3, "no attempt of the second driver was in vain"
@@ -788,7 +788,7 @@ def test_new_partitions_are_joined_too(broker: KafkaBroker, tmp_path: Path) -> N
         broker.add_partitions(name, 3)
     join.partitions = 3
     source = driver._commits.sources[0]
-    wait_for("the partitions", lambda: len(source.plan(driver.checkpoint.positions[0], 10, 0.0).position["offsets"]) == 3)
+    wait_for("the partitions", lambda: len(source.plan(driver.checkpoint.input.positions[0], 10, 0.0).position["offsets"]) == 3)
     join.feed(50)
     finish(driver)
     assert join.found() == (join.expected(), 0)
@@ -880,12 +880,12 @@ def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Pa
         if at == "publish":
             mortal_broker.kill()
 
-    driver._at = kill
+    driver._phase.at = kill
     before, met_with = sample(metrics, "kafka_send_failures_total"), sample(metrics, "kafka_sink_errors_total")
     finish_despite_failures(watched, r"UnavailableError: Kafka topic join-out-.*: not all records were acknowledged within 2 s")
     assert sample(metrics, "kafka_send_failures_total") > before
     assert sample(metrics, "kafka_sink_errors_total") > met_with
-    driver._at = lambda step: None
+    driver._phase.at = lambda step: None
     mortal_broker.start()
     finish_despite_failures(watched)
     found, _ = join.found()
@@ -952,7 +952,7 @@ def test_records_of_a_partition_behind_are_not_late(broker: KafkaBroker, tmp_pat
     assert driver.checkpoint.totals["late"] == [0, 0]
     found, _ = join.found()
     assert {(a, b) for a, b in found if a < 100 and b < 100} == {(a, b) for a in range(10) for b in range(10) if abs(a - b) <= 4}
-    assert driver.checkpoint.watermarks[0] == 1_767_225_609 * SECOND
+    assert driver.checkpoint.input.watermarks[0] == 1_767_225_609 * SECOND
 
 
 def test_a_partition_that_falls_silent_holds_the_watermark_back_for_its_idle_time(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -967,7 +967,7 @@ def test_a_partition_that_falls_silent_holds_the_watermark_back_for_its_idle_tim
         for partition, second in records:
             produce(broker, join.topics[0], [{"rid": 1, "k": 1, "at": f"2026-01-01T00:00:{second:02d}Z"}], partition)
         finish(driver)
-        mark = driver.checkpoint.watermarks[0]
+        mark = driver.checkpoint.input.watermarks[0]
         return None if mark is None else mark / SECOND - 1_767_225_600
 
     assert watermark_after(0, (0, 10)) == 9, "a partition without records is not waited for"

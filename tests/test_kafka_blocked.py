@@ -107,7 +107,7 @@ def test_a_hanging_transaction_makes_no_record_late(is_committed: bool, dies: bo
         assert result.backlog_by_partition[0][0] == minute, "the open one's record, and all behind it"
         assert result.backlog[0] == minute
         assert result.readable_backlog == 0
-        assert driver.checkpoint.watermarks[0] == BEGAN, "it is not idle"
+        assert driver.checkpoint.input.watermarks[0] == BEGAN, "it is not idle"
         clock.now += 2 * IDLE_SECONDS
         if dies:
             driver.stop()

@@ -376,7 +376,7 @@ def everything_read(join: Joined, driver: Any, topics: tuple[list[str], list[str
     """One more round of epochs; whether all that was put in has been read."""
     finish(driver)
     for side in (0, 1):
-        position = driver.checkpoint.positions[side] or {"topics": {}}
+        position = driver.checkpoint.input.positions[side] or {"topics": {}}
         if sum(sum(read["offsets"].values()) for read in position["topics"].values()) < len(join.rows[side]):
             return False
     return True
@@ -442,7 +442,7 @@ def test_a_deleted_topic_ends_the_run_or_is_told_and_counted(
         if sample.name == "streamjoin_kafka_lag_records"
     }
     assert lags == {(name, "0") for name in (*join.topics[:2], gone)}
-    assert len(driver.checkpoint.partitions[0]) == 2
+    assert len(driver.checkpoint.input.partitions[0]) == 2
     broker.delete_topic(gone)
     join.feed(20)
     done = CliRunner().invoke(main, ["run", str(join.manifest), "--runner", "inline", "--until-idle", "--json"])
@@ -463,7 +463,7 @@ def test_a_deleted_topic_ends_the_run_or_is_told_and_counted(
     for name, count in (("l", 1), ("r", 0)):
         labels = {"name": "pairs", "stream": name}
         assert again.registry.get_sample_value("streamjoin_kafka_deleted_topics_total", labels) == count
-    assert len(restarted.checkpoint.partitions[0]) == 1, "a topic that is gone holds no watermark back"
+    assert len(restarted.checkpoint.input.partitions[0]) == 1, "a topic that is gone holds no watermark back"
 
 
 def test_a_join_of_a_topic_goes_on_with_a_pattern_that_matches_it_and_not_back(broker: KafkaBroker, tmp_path: Path) -> None:

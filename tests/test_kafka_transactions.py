@@ -133,7 +133,7 @@ def test_the_broker_dies_with_a_transaction_and_comes_back(tmp_path: Path) -> No
                 broker.kill()
                 killed.append(at)
 
-        driver._at = kill
+        driver._phase.at = kill
         finish_despite_failures(driver, "UnavailableError: Kafka topic join-out-")
         broker.start()
         finish_despite_failures(driver)

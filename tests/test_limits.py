@@ -25,7 +25,7 @@ from streamjoin.job import Job
 from streamjoin.kernel.run import Run, merge_in_chunks
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint, InputState
 from streamjoin.state.storage import ObjectStorage
 
 MIB = 1 << 20
@@ -97,7 +97,7 @@ def test_epochs_take_what_fits_going_by_the_records_before_also_after_a_restart(
     driver.start()
     results = [driver.step(), driver.step()]
     driver.stop()
-    assert driver.checkpoint.widths == pytest.approx((10_030, 10_030), abs=30)
+    assert driver.checkpoint.input.widths == pytest.approx((10_030, 10_030), abs=30)
     runner = Recorded()
     driver = driver_of(job, RowsSource(rows), RowsSource(rows), runner)
     results += run_all(driver)
@@ -119,7 +119,7 @@ def test_a_stream_whose_records_grow_has_fewer_of_them_planned(tmp_path: Path) -
     assert len(results) < len(runner.specs) <= len(results) + 8
     early = [result.counts["input"][0] for result in results]
     assert max(early[-3:]) > 100, "wide records are forgotten when they are over"
-    assert driver.checkpoint.widths[0] < 30_000
+    assert driver.checkpoint.input.widths[0] < 30_000
 
 
 def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,12 +130,12 @@ def test_a_plan_whose_first_epoch_meets_with_large_records_is_not_given_up(tmp_p
     driver.start()
     for _ in range(10):
         driver.step()
-    assert driver.checkpoint.records == (60_000, 60_000)
+    assert driver.checkpoint.input.records == (60_000, 60_000)
     assert driver.scheme is not None
     assert driver.layout is not None
     found = driver.statistics()
     scheme, keep = map_tasks(driver.scheme, plan_for_tasks("square", found, driver.layout.main, 3), found)
-    driver.put_plan(Plan(driver.checkpoint.generation + 1, scheme, keep))
+    driver.put_plan(Plan(driver.checkpoint.plan.generation + 1, scheme, keep))
     while driver.step() is not None:
         pass
     assert sum(spec.handover is not None for spec in runner.specs) > 1, "an attempt at its first epoch was given up"
@@ -211,6 +211,5 @@ def test_files_of_wide_rows_are_read_in_smaller_batches(kind: str, tmp_path: Pat
 
 
 def test_a_checkpoint_keeps_how_large_records_are() -> None:
-    checkpoint = Checkpoint(widths=(10.5, 0.0))
-    values = json.loads(json.dumps(checkpoint.to_json()))
-    assert Checkpoint.from_json(values) == checkpoint
+    checkpoint = Checkpoint(input=InputState(widths=(10.5, 0.0)))
+    assert Checkpoint.decode(checkpoint.encode()) == checkpoint

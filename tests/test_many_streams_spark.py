@@ -97,7 +97,7 @@ class Shaken:
                 plan = self.plan()
                 self.counts["plans"] += self.driver.put_plan(plan)
                 awaited = plan.scheme.tasks if dice < 0.2 else 0  # of the others some are replaced before they run
-            before = self.driver.checkpoint.generation
+            before = self.driver.checkpoint.plan.generation
             try:
                 going_on = self.driver.step(final=True) is not None
                 failures = 0
@@ -106,7 +106,7 @@ class Shaken:
                 failures += 1
                 if failures == MOST_FAILURES:
                     raise
-            self.counts["switches"] += 0 < before < self.driver.checkpoint.generation
+            self.counts["switches"] += 0 < before < self.driver.checkpoint.plan.generation
             wait_for("the plan's workers", lambda awaited=awaited: self.runner.ready >= awaited)  # type: ignore[misc]
         for timer in self.timers:
             timer.join()

@@ -255,7 +255,7 @@ def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pyt
     blocks = [path.stat().st_size for path in (tmp_path / "state/blocks").rglob("*.arrow")]
     assert (sum(seen["written_bytes_total"].values()), sum(seen["written_blocks_total"].values())) == (sum(blocks), len(blocks))
     assert sum(seen["stored_bytes"].values()) <= sum(blocks)
-    assert sum(seen["stored_blocks"].values()) == len(run.driver.checkpoint.blocks)
+    assert sum(seen["stored_blocks"].values()) == len(run.driver.checkpoint.state.blocks)
     rows = sum(seen["routed_tuples_total"].values())
     assert 30 * rows < sum(seen["routed_bytes_total"].values()) < 1000 * rows, "key, unit, time and payload, and the batches' own"
     assert 28 <= sum(seen["input_bytes_total"].values()) / sum(seen["input_records_total"].values()) <= 40, "rid, k, v, at and bitmaps"
@@ -373,7 +373,7 @@ def test_a_plan_is_followed_from_when_it_is_put_until_it_runs(tmp_path: Path) ->
         if step == "switch":
             run.runner.submit = lambda spec, workers: FailedEpoch()  # type: ignore[assignment, misc]
 
-    run.driver._at = at
+    run.driver._phase.at = at
     with pytest.raises(EpochFailed):
         run.steps(3)
     seen = run.scrape()
@@ -467,7 +467,7 @@ def test_how_long_an_attempt_has_been_running_is_seen_while_it_runs(tmp_path: Pa
             run.clock.now += 42.0
             seen.append(run.scrape()["running_epoch_seconds"])
 
-    run.driver._at = at
+    run.driver._phase.at = at
     run.watched.start()
     run.steps(1)
     assert seen == [42.0]
@@ -608,7 +608,7 @@ def test_storage_requests_that_were_repeated_are_counted_whatever_became_of_thei
         monkeypatch.setattr(f"streamjoin.{module}.retries", lambda: repeated)
     run = Run(tmp_path)
     at = {"claim": lambda: repeat(2), "plan": lambda: repeat(3)}
-    run.driver._at = lambda step: at.get(step, lambda: None)()
+    run.driver._phase.at = lambda step: at.get(step, lambda: None)()
     run.watched.start()
     assert run.scrape()["storage_retries_total"] == 2
     submit = run.runner.submit
@@ -754,7 +754,7 @@ def test_scrapes_while_epochs_run_see_whole_epochs(tmp_path: Path) -> None:
                 assert sum(seen["input_records_total"].values()) == (seen["epoch_number"] + 1) * 80
                 assert seen["epoch_duration_seconds_count"] == seen["epoch_number"] + 1
 
-    run.driver._at = at
+    run.driver._phase.at = at
     run.watched.start()
     run.steps()
     assert ("clean", 5) in numbers, "an epoch is seen when it is over"

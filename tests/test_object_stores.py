@@ -764,7 +764,7 @@ def test_a_plan_is_prepared_by_fetching_blocks_while_the_old_one_runs(s3: S3Serv
     with s3.faulty(0.05, 3):
         assert driver.put_plan(Plan(2, scheme, keep))
         phases = []
-        while driver.checkpoint.generation < 2:
+        while driver.checkpoint.plan.generation < 2:
             assert driver.step() is not None, f"the input ended before the switch: {phases}"
             status = driver.plan_status()
             assert status is not None

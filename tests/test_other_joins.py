@@ -48,7 +48,7 @@ class Member:
 
 def records_of(root: Path) -> tuple[int, ...]:
     latest = read_latest(ObjectStorage(str(root / "state")))
-    return (0, 0) if latest is None else latest.checkpoint.records
+    return (0, 0) if latest is None else latest.checkpoint.input.records
 
 
 def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
@@ -247,18 +247,19 @@ def test_joins_that_come_one_after_the_other_have_as_many_floors_and_not_more_th
     for number in range(most):
         joins[f"j{number}"] = {}
         driver = run(job_of(tmp_path, **joins), tmp_path, epochs=number)
-        assert len(driver.checkpoint.lying.floors) == number + 1
-        assert len(driver.checkpoint.expired) == 2 * (number + 1)
+        assert len(driver.checkpoint.plan.lying.floors) == number + 1
+        assert len(driver.checkpoint.state.expired) == 2 * (number + 1)
     with pytest.raises(CheckpointMismatch, match=r"spec\.joins: tuples would lie by 9 of at most 8 kinds of keys"):
         run(job_of(tmp_path, **joins, another={}), tmp_path)
     run(job_of(tmp_path, j3={}, j7={}), tmp_path)
     kept = read_latest(ObjectStorage(str(tmp_path / "state"))).checkpoint
-    assert {block.place for block in kept.blocks} <= {0, 1, 2, 3}
-    assert kept.lying.joins == {"j3": 0, "j7": 1}
+    assert {block.place for block in kept.state.blocks} <= {0, 1, 2, 3}
+    assert kept.plan.lying.joins == {"j3": 0, "j7": 1}
 
 
 def test_what_others_hold_stays_in_its_blocks_when_a_join_comes(tmp_path: Path) -> None:
-    before = run(job_of(tmp_path, a={"window": {"unbounded": True}}), tmp_path, epochs=5).checkpoint
-    after = run(job_of(tmp_path, a={"window": {"unbounded": True}}, b={"window": {"unbounded": True}}), tmp_path, epochs=6).checkpoint
-    assert {block.name for block in before.blocks} <= {block.name for block in after.blocks if block.place < 2}
-    assert sum(block.rows for block in after.blocks if block.place >= 2) < sum(block.rows for block in after.blocks if block.place < 2)
+    before = run(job_of(tmp_path, a={"window": {"unbounded": True}}), tmp_path, epochs=5).checkpoint.state.blocks
+    both = job_of(tmp_path, a={"window": {"unbounded": True}}, b={"window": {"unbounded": True}})
+    after = run(both, tmp_path, epochs=6).checkpoint.state.blocks
+    assert {block.name for block in before} <= {block.name for block in after if block.place < 2}
+    assert sum(block.rows for block in after if block.place >= 2) < sum(block.rows for block in after if block.place < 2)

@@ -493,7 +493,7 @@ def test_a_preview_puts_nothing_and_what_it_says_to_put_is_that_very_plan(shown:
     assert shown.get("/v1/plan") == before
     plan = json.loads(told["put"])
     assert (told["changed"], told["workers"], plan["generation"], plan["keep"]) == (True, 4, before["generation"] + 1, told["keep"])
-    held = sum(sum(of_task) for of_task in shown.driver.checkpoint.held.values())
+    held = sum(sum(of_task) for of_task in shown.driver.checkpoint.state.held.values())
     assert abs(sum(told["utilization"]) * 1000 - told["moved"]["movedTuples"] - told["moved"]["keptTuples"]) <= 4
     assert told["moved"]["keptTuples"] <= held
     assert told["moved"]["leastTuples"] <= told["moved"]["movedTuples"] <= told["moved"]["naiveTuples"]

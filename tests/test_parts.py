@@ -456,14 +456,14 @@ def switch(driver: Driver, tasks: int, storage: ObjectStorage, fetched: list[int
     planned = follow(running, plan_for_tasks("adsp", found, main, tasks), found, main)
     assert driver.put_plan(planned.plan)
     fetched.clear()
-    while driver.checkpoint.generation < planned.plan.generation:
+    while driver.checkpoint.plan.generation < planned.plan.generation:
         assert driver.step() is not None
         for store in driver._runner._stores.values():  # type: ignore[attr-defined]
             wait(store._fetching.values())
     fetched_bytes, switched = sum(fetched), driver.plan_status().switched  # type: ignore[union-attr]
     assert switched is not None
     assert switched.moved_tuples == pytest.approx(planned.migration.moved_tuples, rel=0.05)
-    tuple_bytes = sum(field.type.bit_width for field in load(storage, driver.checkpoint.blocks[0]).schema) / 8
+    tuple_bytes = sum(field.type.bit_width for field in load(storage, driver.checkpoint.state.blocks[0]).schema) / 8
     assert 1 < fetched_bytes / (switched.moved_tuples * tuple_bytes) < 1.1
 
 

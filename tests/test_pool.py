@@ -27,7 +27,7 @@ from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.runner import pool as pool_module
+from streamjoin.runner import roster as roster_module
 from streamjoin.runner.security import Security, Tls
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
@@ -47,7 +47,7 @@ def runner() -> Iterator[ProcessRunner]:
 @pytest.fixture
 def own_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessRunner]]:
     """Makes runners that notice silence soon."""
-    monkeypatch.setattr(pool_module, "SILENT_BEATS", 20)
+    monkeypatch.setattr(roster_module, "SILENT_BEATS", 20)
     made: list[ProcessRunner] = []
 
     def make(**options: Any) -> ProcessRunner:
@@ -288,15 +288,15 @@ def switch(driver: Driver, runner: ProcessRunner, workers: int, model: str = "ad
     assert driver.layout is not None
     found = driver.statistics()
     scheme, best = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.layout.main, workers), found)
-    generation = driver.checkpoint.generation + 1
+    generation = driver.checkpoint.plan.generation + 1
     assert driver.put_plan(Plan(generation, scheme, keep or best))
     driver.step()
     wait_for("the plan's workers", lambda: runner.ready >= workers)
 
     def switched() -> bool:
-        if driver.checkpoint.generation < generation:
+        if driver.checkpoint.plan.generation < generation:
             driver.step()
-        return driver.checkpoint.generation == generation
+        return driver.checkpoint.plan.generation == generation
 
     wait_for(f"generation {generation}", switched)
     wait_for("surplus workers' end", lambda: len(runner.pool.pids) == workers)
@@ -356,12 +356,12 @@ def test_a_plan_that_waits_for_workers_that_cannot_start_says_why(
     told = wait_for("the reason", absence)
     assert re.fullmatch(reason, told), told
     driver.step()
-    assert driver.checkpoint.generation == 2, "the join goes on meanwhile"
+    assert driver.checkpoint.plan.generation == 2, "the join goes on meanwhile"
     runner.hosts.first.clear()
     wait_for("the plan's workers", lambda: runner.ready == 3)
     assert absence() is None
     finish(driver, inputs, tmp_path)
-    assert driver.checkpoint.generation == 3
+    assert driver.checkpoint.plan.generation == 3
 
 
 def test_workers_that_are_left_go_on_where_they_share_an_executor(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:

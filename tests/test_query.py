@@ -132,8 +132,8 @@ class History:
     def note(self, driver: Driver) -> None:
         checkpoint = driver.checkpoint
         if checkpoint.epoch >= 0:
-            self.taken[checkpoint.epoch] = tuple(0 if at is None else at["batch"] for at in checkpoint.positions)
-            has_ended = driver.scheme is not None and driver.scheme.model == HANDSHAKE and driver.exhausted and not checkpoint.blocks
+            self.taken[checkpoint.epoch] = tuple(0 if at is None else at["batch"] for at in checkpoint.input.positions)
+            has_ended = driver.scheme is not None and driver.scheme.model == HANDSHAKE and driver.exhausted and not checkpoint.state.blocks
             self.emptied = min(self.emptied, checkpoint.epoch) if has_ended else self.emptied
 
     def arrived(self, stream: int, batch: int) -> int:

@@ -113,7 +113,7 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
     elastic.start()
     committed: list[Ways] = []
     while elastic.step(final=True) is not None:
-        committed.append(driver.checkpoint.ways)
+        committed.append(driver.checkpoint.plan.ways)
         now += 1.0
     elastic.stop()
     changes = sum(before != after for before, after in itertools.pairwise(committed))
@@ -138,7 +138,7 @@ def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_cou
     watched.start()
     committed: list[Ways] = []
     while watched.step(final=True) is not None:
-        committed.append(driver.checkpoint.ways)
+        committed.append(driver.checkpoint.plan.ways)
     answer = json.loads(api.answer(Request("GET", "/v1/plan")).content[1])
     watched.stop()
     changes = sum(before != after for before, after in itertools.pairwise(committed))

@@ -146,12 +146,12 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
     driver.scheme.check(driver.layout.main)
     storage = driver._storage
     everything = {side: [] for side in SIDES}
-    for block in driver.checkpoint.blocks:
+    for block in driver.checkpoint.state.blocks:
         everything[block.place].append(load(storage, block))
     assert driver._replanner.running is not None
     for task, worker in enumerate(driver._replanner.running.workers):
         store = runner._stores.get(worker)
-        staged = None if store is None else store.get(driver._query, driver.checkpoint.tokens.get(task, ""))
+        staged = None if store is None else store.get(driver._query, driver.checkpoint.state.tokens.get(task, ""))
         if staged is None:
             continue  # it lost them, and will read them back
         for (index, side), held in staged.runs.items():
@@ -161,7 +161,7 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
             stored = Counter(rid for batch in everything[side] for rid in select(batch, region).column("rid").to_pylist())
             assert max(found.values(), default=1) == 1, f"task {task} holds a tuple twice"
             assert not found - stored, f"task {task} holds tuples that are not its own"
-            bound = driver.checkpoint.effective[1 - side]
+            bound = driver.checkpoint.input.effective[1 - side]
             if bound is not None:
                 live = Counter(
                     rid
@@ -201,7 +201,7 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
                         counts["plans"] += driver.put_plan(next_plan(rng, driver))
                     except PlanRefused:
                         counts["refused"] += 1
-                before = driver.checkpoint.generation
+                before = driver.checkpoint.plan.generation
                 try:
                     result = driver.step()
                 except EpochFailed:
@@ -211,7 +211,7 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
                     driver._replanner.validate()
                 if result is None:
                     break
-                counts["switches"] += before > 0 and driver.checkpoint.generation != before
+                counts["switches"] += before > 0 and driver.checkpoint.plan.generation != before
                 check_held(driver, runner)
             break
         except Crash:

@@ -72,14 +72,14 @@ class Join:
         assert driver.layout is not None
         found = driver.statistics()
         scheme, keep = map_tasks(driver.scheme, plan_for_tasks(model, found, driver.layout.main, workers), found)
-        return Plan(driver.checkpoint.generation + 1, scheme, keep)
+        return Plan(driver.checkpoint.plan.generation + 1, scheme, keep)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         wait_for(what, lambda: condition() or (self.step() and condition()))
 
     def switch(self, plan: Plan) -> None:
         assert self.driver.put_plan(plan)
-        self.until(lambda: self.driver.checkpoint.generation == plan.generation, f"generation {plan.generation} runs")
+        self.until(lambda: self.driver.checkpoint.plan.generation == plan.generation, f"generation {plan.generation} runs")
 
     def finish(self) -> None:
         while self.step() is not None:
@@ -106,10 +106,10 @@ def test_workers_come_and_go_with_the_plan(runner: SparkRunner, tmp_path: Path) 
     wait_for("the end of the workers' jobs", lambda: active_places(runner) == set(runner.pool.pids))
     assert len(runner.pool.pids) == 1
     join.step()
-    assert not join.driver.put_plan(Plan(join.driver.checkpoint.generation, join.driver.scheme, (0,))), "the same plan changes nothing"
+    assert not join.driver.put_plan(Plan(join.driver.checkpoint.plan.generation, join.driver.scheme, (0,))), "the same plan changes nothing"
     join.switch(join.plan(2))
     join.finish()
-    assert join.driver.checkpoint.generation == 5
+    assert join.driver.checkpoint.plan.generation == 5
 
 
 def active_places(runner: SparkRunner) -> set[int]:

@@ -16,7 +16,7 @@ from streamjoin.epoch.watermark import heard_after, held_back, without_silent
 from streamjoin.io.base import Blocked, SourcePlan
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.state.checkpoint import Checkpoint, Newest
+from streamjoin.state.checkpoint import Checkpoint, InputState, Newest
 from streamjoin.state.storage import ObjectStorage
 
 BEGAN = START / SECOND
@@ -109,14 +109,14 @@ def test_without_a_timeout_a_silent_stream_is_waited_for(tmp_path: Path) -> None
         running.step()
         now[0] += 10.0
     assert not output_of(tmp_path)
-    assert Checkpoint.from_json(running.checkpoint.to_json()).heard == (now[0] - 10.0, BEGAN)
+    assert Checkpoint.decode(running.checkpoint.encode()).input.heard == (now[0] - 10.0, BEGAN)
 
 
 def committed(root: Path, **fields: Any) -> Held | None:
     """Of a commit at 1,000 s."""
     fields = {"watermarks": (5_000_000, 90_000_000), "heard": (400.0, 1000.0)} | fields
     job = make_job(root, on="l.k = r.k", types=("BIGINT", "BIGINT"), window={"within": "10s"})
-    return held_back(job, Checkpoint(epoch=3, committed_at=1000.0, **fields))
+    return held_back(job, Checkpoint(epoch=3, committed_at=1000.0, input=InputState(**fields)))
 
 
 def test_the_stream_that_is_behind_holds_the_others_back_since_its_last_record(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ def test_it_is_told_which_partition_or_file_of_it_does(tmp_path: Path) -> None:
     job = make_job(tmp_path, on="l.k = r.k", types=("BIGINT", "BIGINT"), window={"within": "10s"})
     job = replace(job, streams=(replace(job.streams[0], idle_micros=700_000_000), job.streams[1]))
     partitions = ({0: Newest(9, 900.0), 1: Newest(5, 500.0), 2: Newest(1, 100.0)}, {})
-    after = Checkpoint(epoch=3, committed_at=1000.0, watermarks=(5, 90), heard=(900.0, 1000.0), partitions=partitions)
+    after = Checkpoint(epoch=3, committed_at=1000.0, input=InputState(watermarks=(5, 90), heard=(900.0, 1000.0), partitions=partitions))
     assert held_back(job, after, ()) == Held("l", "partition 1", 500.0), "2 is idle"
     topics = {1: ("orders-eu", 4)}
     assert held_back(job, after, (plan(topics=topics), plan())) == Held("l", "partition 4 of orders-eu", 500.0)
     blocked = plan(blocked={0: Blocked(7, 80.0)})
     assert held_back(job, after, (blocked, plan())) == Held("l", "partition 0, behind an open transaction,", 920.0)
-    files = replace(after, partitions=({}, {}))
+    files = replace(after, input=replace(after.input, partitions=({}, {})))
     assert held_back(job, files, (plan(pending="a/b.json"), plan())) == Held("l", "file a/b.json", 900.0)

@@ -94,7 +94,7 @@ def run(job: Job, inputs: tuple[Input, Input], root: Path, clock: Clock, *, seco
     driver.start()
     while driver.step(final=True) is not None:
         clock.now += seconds
-        for timeline in driver.checkpoint.snapshots.values():
+        for timeline in driver.checkpoint.snapshots.timelines.values():
             check(timeline)
     driver.stop()
     return driver
@@ -212,7 +212,7 @@ def test_what_an_older_driver_still_does_changes_nothing(tmp_path: Path) -> None
     for _ in range(4):
         older.step(final=True)
         clock.now += 1
-    waiting = older.checkpoint.snapshots["j"]
+    waiting = older.checkpoint.snapshots.timelines["j"]
     finish(job, inputs, storage, clock)
     late = archive.Archive(storage, "j", clock=clock)
     late._runs = {}  # as the older driver knows them: none
@@ -487,7 +487,7 @@ def test_a_snapshot_ends_when_a_punctuation_has_come_of_both_streams(tmp_path: P
     require_each_once(tmp_path, expected(plain))
     found = list_snapshots(ObjectStorage(str(tmp_path / "state")), "j")
     assert [(each.epoch, each.marks) for each in found] == [(3, ("900",)), (6, ("901",)), (9, ())]
-    assert list(driver.checkpoint.punctuations.came) == ["902", "903"]
+    assert list(driver.checkpoint.snapshots.punctuations.came) == ["902", "903"]
     # A result of tuples that came before both punctuations is in that snapshot, or in one before.
     before = {(a, b): snapshot for a, b, snapshot, *_ in stored(tmp_path)}
     left = {rid for batch in plain[0].batches[:2] for rid in batch.column("rid").to_pylist()}
@@ -609,7 +609,7 @@ def test_a_damaged_part_of_a_snapshot_is_named_and_stops_neither_the_join_nor_ot
         driver.start()
         driver.step()
         driver.step()
-        part = driver.checkpoint.snapshots["j"].parts[0].path
+        part = driver.checkpoint.snapshots.timelines["j"].parts[0].path
         damage(storage, part)
         while driver.step(final=True) is not None:
             clock.now += 1

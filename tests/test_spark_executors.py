@@ -98,7 +98,7 @@ def test_what_is_killed_while_a_plan_is_applied_loses_nothing(runner: SparkRunne
         join.step()
     assert join.driver.put_plan(join.plan(3))
     join.until(lambda: "switch" in killed and not join.driver.plan_status().wanted, "the switch is over")
-    assert join.driver.checkpoint.generation == 2, "the epoch was tried again under the new plan"
+    assert join.driver.checkpoint.plan.generation == 2, "the epoch was tried again under the new plan"
     assert killed == ["switch", "release"]
     join.until(lambda: len(runner.pool.pids) == 3, "others are there in place of those that were killed")
     join.finish()

@@ -23,7 +23,7 @@ from streamjoin.cli.watchdog import BEATS, Watchdog
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.pulse import LEAST_SECONDS, TIMES_USUAL, Activity, Pulse
-from streamjoin.runner import pool
+from streamjoin.runner import roster
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
 from streamjoin.state.storage import ObjectStorage
@@ -231,7 +231,7 @@ def test_an_idle_join_is_not_ended(tmp_path: Path) -> None:
 
 @pytest.fixture
 def make_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ProcessRunner]]:
-    monkeypatch.setattr(pool, "SILENT_BEATS", 60)
+    monkeypatch.setattr(roster, "SILENT_BEATS", 60)
     made: list[ProcessRunner] = []
 
     def make() -> ProcessRunner:

@@ -10,7 +10,7 @@ import pytest
 from streamjoin.epoch.event_times import disorder
 from streamjoin.epoch.reports import RouteReport
 from streamjoin.epoch.watermark import advance, watermark_for
-from streamjoin.state.checkpoint import Checkpoint, Newest
+from streamjoin.state.checkpoint import Checkpoint, InputState, Newest
 
 
 def seen(*times: tuple[int | None, int | None]) -> list[RouteReport]:
@@ -63,9 +63,8 @@ def test_a_clock_that_is_set_back_makes_no_partition_wait_for_longer() -> None:
 
 
 def test_a_checkpoint_keeps_its_partitions() -> None:
-    checkpoint = Checkpoint(partitions=({0: Newest(5, 1.5), 12: Newest(7, 2.0)}, {}))
-    values = checkpoint.to_json()
-    assert Checkpoint.from_json(values) == checkpoint
+    checkpoint = Checkpoint(input=InputState(partitions=({0: Newest(5, 1.5), 12: Newest(7, 2.0)}, {})))
+    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def run(
         # Workers that were asked for cost from then on, as in the simulation.
         wanted = 0 if status.wanted is None else status.wanted.workers
         played.workers.append(max(status.workers, wanted))
-        played.held.append(float(sum(block.rows for block in driver.checkpoint.blocks)))
+        played.held.append(float(sum(block.rows for block in driver.checkpoint.state.blocks)))
         played.shed += sum(result.counts["shed"])
         played.came += sum(result.counts["input"])
         if generation is not None and result.generation != generation:

@@ -85,8 +85,8 @@ def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None, runner: Run
             while (result := driver.step(final=True)) is not None:
                 totals.append(result.totals["partial_bytes"][0])
                 now += 1
-            exchange = Flowing.from_json(driver.checkpoint.flowing).exchange
-            return (totals[-1] - totals[-1 - COUNTED]) / COUNTED, driver.checkpoint.ways, exchange
+            exchange = Flowing.from_json(driver.checkpoint.plan.flowing).exchange
+            return (totals[-1] - totals[-1 - COUNTED]) / COUNTED, driver.checkpoint.plan.ways, exchange
         finally:
             flowing.choose = choose
 

@@ -35,7 +35,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class TupleBlock(Generic[Block]):
-    """TUPLE_BLK: the oldest tuples that the sender held, at most a block's size of them."""
+    """TUPLE_BLK: the oldest tuples that the sender held: ``Worker.block_tuples``, or those expired, or all when it goes."""
 
     stream: int
     number: int

@@ -27,7 +27,8 @@ class Store(Protocol[Block, Results_co]):
     def expired(self, mark: float) -> int:
         """How many of the oldest, up to the first that is not, no tuple of the other stream at or after ``mark`` can match.
 
-        All are, at ``math.inf``: then the other stream has ended, whatever the window.
+        All are, at ``math.inf``: then the other stream has ended, whatever the window. A store may say fewer, but not 0, to
+        keep messages small.
         """
 
     def probe(self, tuples: Block) -> Iterable[Results_co]:

@@ -184,7 +184,8 @@ class Worker(Generic[Block, Found]):
         """Send on what is due, or drop it at the stream's last worker."""
         while due := self._due(stream):
             if self.neighbours[1 - stream]:
-                yield from self._send_oldest(stream, due)
+                # Expired tuples are one block, however many: the successor, from which the mark came, passes them on at once.
+                yield self._send(stream, due)
             else:
                 self.held[stream].take(due)
                 self.dropped[stream] += due
@@ -199,10 +200,6 @@ class Worker(Generic[Block, Found]):
         if not self.neighbours[1 - stream] or size is None:
             return 0
         return self.block_tuples if len(held) - (size + self._under_way(stream)) >= self.block_tuples else 0
-
-    def _send_oldest(self, stream: int, count: int) -> Iterator[Effect[Block, Found]]:
-        for sent in range(0, count, self.block_tuples):
-            yield self._send(stream, min(count - sent, self.block_tuples))
 
     def _send(self, stream: int, count: int) -> Send[Block]:
         self.state = State.FORWARDING
@@ -261,7 +258,8 @@ class Worker(Generic[Block, Found]):
         if self.neighbours[stream] or not self.neighbours[1 - stream] or self._closed[1 - stream]:
             raise ProtocolError(f"{Retire(stream)} came to a worker that is no end of two or more; let the change before it finish")
         self.leaving = stream
-        yield from self._send_oldest(stream, len(self.held[stream]))
+        if held := len(self.held[stream]):
+            yield self._send(stream, held)
         yield Send(1 - stream, Leave(stream))
 
     def _close(self, stream: int) -> Iterator[Effect[Block, Found]]:

@@ -47,7 +47,7 @@ def _sequences(job: Job) -> list[str]:
         latest = read_latest(ObjectStorage(job.checkpoint))
     except OSError as error:
         raise Failure(Exit.STORAGE, f"streamjoin: {error}; look whether the storage can be reached") from error
-    if latest is None or not latest.checkpoint.flowing:
+    if latest is None or not latest.checkpoint.plan.flowing:
         return []
     checkpoint = latest.checkpoint
     try:
@@ -57,7 +57,7 @@ def _sequences(job: Job) -> list[str]:
     lines = []
     for placed, flowing, own in flowing_of(lying.graphs, checkpoint):
         lines += [f"{job.joins[placed.join].name}:"] if len(job.joins) > 1 else []
-        lines += told(placed.graph, flowing, checkpoint.ways[own])
+        lines += told(placed.graph, flowing, checkpoint.plan.ways[own])
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
     return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 

@@ -104,11 +104,11 @@ def _asked(job: Job) -> str:
                 others += not can_be
         named = asked_for(storage)
         files = [name for name, count in counts.items() if count and name not in named]
-        waiting = sum(staged.rows for staged in map(Staged.from_json, latest.checkpoint.waiting) if staged.join == TAG)
+        waiting = sum(staged.rows for staged in map(Staged.from_json, latest.checkpoint.output.waiting) if staged.join == TAG)
         lines = []
         if files:
             count = sum(counts[name] for name in files)
-            last = max((position or {}).get(KEY, {}).get("request", 0) for position in latest.checkpoint.positions)
+            last = max((position or {}).get(KEY, {}).get("request", 0) for position in latest.checkpoint.input.positions)
             ask(storage, files, last)
             when = f"within {LOOK_SECONDS:.0f} s if it runs, or when it starts"
             lines.append(f"{wording.plural(count, 'dead letter')} will be read again by the join, {when}")
@@ -144,7 +144,7 @@ def letters_of(job: Job) -> Iterator[dict[str, Any]]:
             yield letter
     storage = ObjectStorage(job.checkpoint)
     latest = read_latest(storage)
-    waiting = [Staged.from_json(value) for value in latest.checkpoint.waiting] if latest else []
+    waiting = [Staged.from_json(value) for value in latest.checkpoint.output.waiting] if latest else []
     extents = [staged.extent for staged in waiting if staged.join == TAG and staged.extent is not None]
     for data in read_extents(storage, extents):
         with ipc.open_stream(data) as reader:

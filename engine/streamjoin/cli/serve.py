@@ -133,12 +133,12 @@ class Changes:
 
         try:
             latest = read_latest(ObjectStorage(catalog.location))
-            if latest is None or latest.checkpoint.main is None:
+            if latest is None or latest.checkpoint.plan.main is None:
                 return True
             catalog.lying(latest.checkpoint)
         except (QueryError, StorageError):
             return False
-        return {each.join for each in catalog.results} <= latest.checkpoint.snapshots.keys()
+        return {each.join for each in catalog.results} <= latest.checkpoint.snapshots.timelines.keys()
 
     def _not_yet(self, why: str) -> bool:
         if why != self._told:

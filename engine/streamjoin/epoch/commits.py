@@ -15,6 +15,7 @@ from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose, with_refused
+from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.reports import TaskReport
@@ -37,8 +38,7 @@ that readers have taken away meanwhile. A join that has input at least so often 
 
 
 class Commits:
-    """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's; ``entering`` is told of each step as it
-    begins."""
+    """See the module. One thread's, but for what says otherwise. ``location``: the checkpoint's."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Commits:
         location: str,
         *,
         clock: Callable[[], float],
-        entering: Callable[[str], None],
+        phase: Phases,
     ) -> None:
         self.checkpoint = Checkpoint()
         """As the last commit has it, with what was changed since and is durable with the next one."""
@@ -68,10 +68,11 @@ class Commits:
         """Whether the outputs are known to belong to this checkpoint."""
         self._location = location
         self._log, self._janitor = log, janitor
-        self._timelines, self._delays, self._clock, self._enter = timelines, delays, clock, entering
+        self._timelines, self._delays, self._clock, self._phase = timelines, delays, clock, phase
 
     def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flows, observed: Observations) -> Checkpoint:
         """Make the epoch the truth, with what it makes visible."""
+        self._phase("gather")
         now = self._clock()
         new = [staged for report in reports for staged in report.staged if not staged.is_fed]
         new += [staged for report in reports for route in report.routes for staged in route.dead_letters]
@@ -87,11 +88,11 @@ class Commits:
         if not self._is_owner and (results.staged or results.waiting):
             self.sink.claim(self._owner(), takes=True)
             self._is_owner = True
-        timelines, punctuations = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
+        snapshots = self._timelines.after(self.checkpoint, self._log.incarnation, epoch, reports, segment, now)
         after = checkpoint_after(job, self.checkpoint, epoch, reports, now, results, segment)
-        after = replace(after, snapshots=timelines, punctuations=punctuations, is_over=False)
-        after = replace(after, flowing=flow.known(self.checkpoint, observed.rates()))
-        self._enter("commit")
+        plan = replace(after.plan, flowing=flow.known(self.checkpoint, observed.rates()))
+        after = replace(after, plan=plan, snapshots=snapshots, is_over=False)
+        self._phase("commit")
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False
         self.show_fed()
@@ -101,15 +102,16 @@ class Commits:
     def commit_between(self, *, gathers: bool, final: bool = False, is_over: bool = False) -> None:
         """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.
         What the last commit staged is visible by now."""
-        self._enter("gather")
+        self._phase("gather")
         results = replace(self.results, staged=())
         segment = Segment(self._log.next_path)
         if gathers:
             identity, incarnation = self.checkpoint.identity, self._log.incarnation
             results = results.gathered(results.waiting, self.sink, identity, incarnation, self.checkpoint.epoch)
         results = results.kept_in(segment)
-        timelines = self._timelines.between(self.checkpoint, self._clock(), end=final)
-        after = results.committed_by(replace(self.checkpoint, staged={}, snapshots=timelines, is_over=self.checkpoint.is_over or is_over))
+        snapshots = self._timelines.between(self.checkpoint, self._clock(), end=final)
+        after = replace(self.checkpoint, snapshots=snapshots, is_over=self.checkpoint.is_over or is_over)
+        after = results.committed_by(after)
         self._log.commit(after, segment.data)
         self.checkpoint, self.results, self.is_published = after, results, False
         self.publish()
@@ -120,7 +122,7 @@ class Commits:
         now, results = self._clock(), self.results
         gathers = bool(results.waiting) and (final or exhausted or bool(results.due(self.sink, now, 0.0)))
         # Who follows results from the storage is to hear of their end.
-        ends = final and exhausted and bool(self.checkpoint.snapshots) and not self.checkpoint.is_over
+        ends = final and exhausted and bool(self.checkpoint.snapshots.timelines) and not self.checkpoint.is_over
         if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
             self.commit_between(gathers=gathers, final=final, is_over=final and exhausted)
         elif self.is_published and any(each.data for each in results.staged) and not 0 <= now - self._published_at < SETTLE_SECONDS:
@@ -135,7 +137,7 @@ class Commits:
 
     def require_outputs(self) -> None:
         """Raises OwnedElsewhere where an output has the results of another checkpoint, UnavailableError where that is not known yet."""
-        published = [join for join, place in self.results.outputs.items() if self.checkpoint.outputs.get(join) == place]
+        published = [join for join, place in self.results.outputs.items() if self.checkpoint.output.outputs.get(join) == place]
         self.sink.claim(self._owner(), takes=False, published=published)
 
     def _owner(self) -> Owner:
@@ -145,24 +147,25 @@ class Commits:
         """Commit this, and that all of the last commit's results are visible: a join may be removed then, or get another sink, although
         nobody knows its sink any more. What waits to be visible stays where it is."""
         results = replace(self.results, staged=())
-        after = results.committed_by(replace(checkpoint, staged={}))
+        after = results.committed_by(checkpoint)
         self._log.commit(after)
         self.checkpoint, self.results = after, results
 
     def publish(self, *, again: bool = False) -> None:
         self.sink.publish(self.results.staged, again=again)
         shown = {each.join: self.results.outputs[each.join] for each in self.results.staged if each.join in self.results.outputs}
-        if shown.items() - self.checkpoint.outputs.items():  # durable with the next commit
-            self.checkpoint = replace(self.checkpoint, outputs=self.checkpoint.outputs | shown)
+        if shown.items() - self.checkpoint.output.outputs.items():  # durable with the next commit
+            output = self.checkpoint.output
+            self.checkpoint = replace(self.checkpoint, output=replace(output, outputs=output.outputs | shown))
         for join, (count, reason) in self.sink.take_refused().items():  # so are these
             self._refused[join] = (self._refused.get(join, (0, ""))[0] + count, reason)
             self.checkpoint = replace(self.checkpoint, totals=with_refused(self.checkpoint.totals, join, count))
         self.is_published, self._published_at = True, self._clock()
         self._delays.published(self._clock(), all_of_it=not self.results.waiting)
-        for source, position in zip(self.sources, self.checkpoint.positions, strict=True):
+        for source, position in zip(self.sources, self.checkpoint.input.positions, strict=True):
             if position is not None and isinstance(source, Follower):
                 source.committed(position)
-        self._timelines.committed(self.checkpoint.snapshots)
+        self._timelines.committed(self.checkpoint.snapshots.timelines)
 
     def take_refused(self) -> tuple[dict[str, int], tuple[str, ...]]:
         """By join, how many results its sink has refused since the last call; and what is to be said of that, without values."""
@@ -177,7 +180,7 @@ class Commits:
         """Show the streams that read results which of them the last commit names."""
         for source in self.sources:
             if isinstance(source, ResultsSource):
-                source.show(self.checkpoint.fed, self._clock())
+                source.show(self.checkpoint.output.fed, self._clock())
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:

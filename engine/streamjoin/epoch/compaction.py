@@ -50,8 +50,8 @@ def next_rewrite(checkpoint: Checkpoint, window: Window, incarnation: int, tasks
     Of each place and eighth of the window there remain at most ``FAN_IN - 1`` blocks of a size class, of which there are
     log_FAN_IN(MOST_BYTES), and those of more than half of ``MOST_BYTES``.
     """
-    old = [block for block in checkpoint.blocks if block.generation != checkpoint.generation and block.nbytes <= MOST_BYTES // 2]
-    marks = [block for block in checkpoint.marks if block.nbytes <= MOST_BYTES // 2]
+    old = [block for block in checkpoint.state.blocks if block.generation != checkpoint.plan.generation and block.nbytes <= MOST_BYTES // 2]
+    marks = [block for block in checkpoint.state.marks if block.nbytes <= MOST_BYTES // 2]
     for candidates, of_marks in ((old, False), (marks, True)):
         for place, join in sorted({(block.place, block.join) for block in candidates}):
             of_place = [block for block in candidates if (block.place, block.join) == (place, join)]

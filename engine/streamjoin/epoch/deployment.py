@@ -79,7 +79,7 @@ def first_plan(
     for source in sources:  # from now on workers read, and what the driver kept open would go on fetching
         if isinstance(source.reader, Keeping):
             source.reader.close()
-    checkpoint = replace(checkpoint, widths=tuple(map(_width, samples)))
+    checkpoint = replace(checkpoint, input=replace(checkpoint.input, widths=tuple(map(_width, samples))))
 
     @cache
     def keys_of(stream: int, key: KeyExpression | None) -> np.ndarray:
@@ -115,7 +115,7 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     A new one is made for what is held, of which a sample of the keys is read, or what is expected where that is more. Raises
     CheckpointMismatch.
     """
-    scheme = Scheme.from_json(checkpoint.scheme)
+    scheme = Scheme.from_json(checkpoint.plan.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
     lying, _ = as_it_lies(job, checkpoint, storage.url)
@@ -123,7 +123,7 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     held, samples = _held(checkpoint, layout, storage)
     deployment = _for_held(lying, checkpoint, layout, held, samples)
     deployed = _deployed(checkpoint, layout.main, deployment)
-    after = Scheme.from_json(deployed.checkpoint.scheme)
+    after = Scheme.from_json(deployed.checkpoint.plan.scheme)
     # The model may have no scheme for as many workers as were asked for.
     return Deployed(checkpoint) if (after.model, after.tasks) == (scheme.model, scheme.tasks) else deployed
 
@@ -164,7 +164,7 @@ def other_joins(
 
 def _held(checkpoint: Checkpoint, layout: Layout, storage: Storage) -> tuple[list[float], list[_Sampled | None]]:
     """How many tuples the checkpoint has in each place, at least one, and a sample of their keys."""
-    blocks = [[block for block in checkpoint.blocks if block.place == place] for place in range(len(layout.places))]
+    blocks = [[block for block in checkpoint.state.blocks if block.place == place] for place in range(len(layout.places))]
     held = [float(max(1, sum(block.rows for block in of_place))) for of_place in blocks]
     return held, [_sampled(storage, of_place, layout, place) for of_place, place in zip(blocks, layout.places, strict=True)]
 
@@ -197,15 +197,14 @@ def _statistics(places: Sequence[Place], volumes: Sequence[float], samples: Sequ
 
 
 def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deployment) -> Deployed:
-    after = replace(
-        checkpoint,
+    plan = replace(
+        checkpoint.plan,
         main=str(main),
         scheme=deployment.planned.plan.scheme.to_json(),
-        first_workers=checkpoint.first_workers or deployment.workers,
-        generation=checkpoint.generation + 1,
-        tokens={},
+        first_workers=checkpoint.plan.first_workers or deployment.workers,
+        generation=checkpoint.plan.generation + 1,
     )
-    return Deployed(after, deployment.warning)
+    return Deployed(replace(checkpoint, plan=plan, state=replace(checkpoint.state, tokens={})), deployment.warning)
 
 
 def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Floors | None]:
@@ -214,9 +213,9 @@ def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Fl
     floors = floors_of(job, checkpoint, JoinChanges(), location)
     lying = job.continuing(floors)
     if lying is not None:
-        return lying, None if checkpoint.floors is None and lying.graphs and len(lying.joins) == 1 else floors
+        return lying, None if checkpoint.plan.floors is None and lying.graphs and len(lying.joins) == 1 else floors
     raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer"
+        f"{location}: its tuples are sorted by the key of {checkpoint.plan.main}, which the conditions in spec.joins no longer offer"
         f" to model {job.model}; use the version or the model that wrote it, or choose a new checkpoint.location"
     )
 

@@ -43,13 +43,13 @@ from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.fingerprint import JoinChanges, join_changes
 from streamjoin.epoch.flowing import Flows
 from streamjoin.epoch.janitor import Janitor
-from streamjoin.epoch.joined import Steps
 from streamjoin.epoch.joins import as_named_now
 from streamjoin.epoch.observations import Observations
 from streamjoin.epoch.outcome import require_predecessor, result_of
+from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import Flight, Head, PlannedEpoch, make_spec, plan_inputs, utilization, weights_of_sides
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
-from streamjoin.epoch.pulse import STARTING, Pulse
+from streamjoin.epoch.pulse import Pulse
 from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
 from streamjoin.epoch.reports import TaskReport, TooLarge
 from streamjoin.epoch.results import Results
@@ -69,7 +69,7 @@ from streamjoin.state.storage import Storage, retries
 class Driver:
     """One join's loop. Single-threaded; at most one driver of a checkpoint can commit.
 
-    ``sources`` replace those that the manifest names. ``at`` is told the name of each step as it begins (tests stop the world there).
+    ``sources`` replace those that the manifest names. ``at`` is told the name of each phase as it begins (tests stop the world there).
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Driver:
         *,
         sources: Sequence[Source] | None = None,
         clock: Callable[[], float] = time.time,
-        at: Callable[[str], None] = lambda step: None,
+        at: Callable[[str], None] = lambda phase: None,
         in_background: bool = True,
         suspects_data: bool = False,
     ) -> None:
@@ -95,8 +95,8 @@ class Driver:
         self._storage = storage
         self._runner = runner
         self.pulse = Pulse(runner, job.deadline_seconds)
+        self._phase = Phases(self.pulse, at, lambda: max(0, self.checkpoint.epoch + self.is_published))
         self._clock = clock
-        self._at = at
         self._query, self._suspects_data = uuid.uuid4().hex, suspects_data
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
@@ -106,7 +106,7 @@ class Driver:
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
         parts = (self._log, sources, sink, self._janitor, self._timelines, self._delays, storage.url)
-        self._commits = Commits(*parts, clock=clock, entering=self._enter)
+        self._commits = Commits(*parts, clock=clock, phase=self._phase)
         self._flows = Flows(job, ())  # of three and more streams, once a plan is adopted
         self._config: Shared | None = None  # until a plan is adopted
         self._rewrite: Rewrite | None = None  # under way, or to be begun
@@ -123,26 +123,26 @@ class Driver:
         try:
             self._start()
         finally:
-            self.pulse.leave()
+            self._phase.leave()
 
     def _start(self) -> None:
-        self._enter("claim")
+        self._phase("claim")
         self._commits.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
         self._caution = Caution.after_deaths((self.checkpoint.claims - 1) * self._suspects_data, self.job.max_tuples)
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
         self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
-        self._enter("republish")
+        self._phase("republish")
         try:
             self._commits.require_outputs()
             self._commits.publish(again=True)
         except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
             self._janitor.has_leftovers = True
         else:
-            self._enter("sweep")
+            self._phase("sweep")
             self.sweep()
         self._timelines.start(self.checkpoint)
-        if self.checkpoint.scheme is None:
+        if self.checkpoint.plan.scheme is None:
             return
         if changes:
             self._changes = changes
@@ -151,16 +151,16 @@ class Driver:
 
     def stop(self) -> None:
         """Give up what is in flight, which the next start does again, make visible what waits for that, and end the workers."""
-        self._mark("stop")
+        self._phase("stop")
         try:
             self._abandon()
             self._commits.finish()
         finally:
-            self._mark("stop")
+            self._phase("stop", resumed=True)
             self._runner.stop()
             self._timelines.stop()
             self._commits.sink.finish()
-            self.pulse.leave()
+            self._phase.leave()
 
     def step(self, *, final: bool = False) -> EpochResult | None:
         """Run one epoch, or return None (and write nothing) when no source has anything new.
@@ -174,22 +174,21 @@ class Driver:
             epoch = max(0, self.checkpoint.epoch + self.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
         finally:
-            self.pulse.leave()
+            self._phase.leave()
 
     def _step(self, final: bool) -> EpochResult | None:
         repeated, self._task_retries = retries(), 0
         if not self.is_published:
-            self._mark("publish")
+            self._phase("publish", resumed=True)
             self._commits.publish(again=True)
-        self._mark("snapshots")
+        self._phase("snapshots")
         self._timelines.make_room(self.checkpoint)
-        self._mark("plan")
         self._advance_plan()
         flight = self._ahead.popleft() if self._ahead else None
         try:
-            steps = Steps()
-            flight = flight or self._begin(Head.after(self.checkpoint), steps, final)
-            finished = None if flight is None else self._finish(flight, steps, final)
+            self._phase.restart()
+            flight = flight or self._begin(Head.after(self.checkpoint), final)
+            finished = None if flight is None else self._finish(flight, final)
             if finished is None:
                 self._commits.idle(final=final, exhausted=self.exhausted)
                 self.idle_warnings += self._commits.take_refused()[1]
@@ -197,21 +196,18 @@ class Driver:
             epoch, reports = finished
             before, after = self.checkpoint, self._commits.commit(self.job, epoch, reports, self._flows, self._observations)
             self._caution = self._caution.after_commit(self.job.max_tuples)
-            self._learn(epoch, reports, steps)
-            steps.lap("commit")
+            self._learn(epoch, reports)
             if self._ahead and not self._replanner.is_waiting:  # a plan that has its workers is not to wait for two epochs more
-                self._begin_after(self._ahead[-1].epoch, steps)
-            self._enter("publish")
+                self._begin_after(self._ahead[-1].epoch)
+            self._phase("publish")
             self._commits.publish()
-            steps.lap("publish")
-            self._enter("clean")
+            self._phase("clean")
             self._janitor.clean(before, after, reports, in_flight=bool(self._ahead))
-            steps.lap("clean")
         except BaseException:
             self._abandon()
             raise
         (refused, refusals), warnings, self._warnings = self._commits.take_refused(), self._warnings, ()
-        result = result_of(self.job, after, epoch, reports, steps.seconds, retries() - repeated - self._task_retries)
+        result = result_of(self.job, after, epoch, reports, self._phase.lap(), retries() - repeated - self._task_retries)
         result = replace(result, refused=refused, totals=self.checkpoint.totals)
         return replace(result, warnings=(*result.warnings, *warnings, *refusals), delays=self._delays.take())
 
@@ -221,10 +217,10 @@ class Driver:
         if self._replanner.is_waiting and not self._ahead:
             self._happened(events.WorkersReady(self._runner.ready, self._clock()))
 
-    def _begin(self, head: Head, steps: Steps, final: bool = False) -> Flight | None:
+    def _begin(self, head: Head, final: bool = False) -> Flight | None:
         """Plan the epoch after ``head`` and hand it to the runner; None when nothing is new."""
         started_at = self._clock()
-        self._enter("plan")
+        self._phase("plan")
         inputs = self._plan_inputs(head, final)
         self.exhausted = all(plan.exhausted for plan in inputs)
         idle = not any(plan.splits for plan in inputs)
@@ -232,21 +228,20 @@ class Driver:
         # Other joins than the checkpoint was made with can run without input, by which a predicate would be chosen.
         changes_now = self._changes is not None and (final or not self._changes.added)
         if self._replanner.running is None and (not idle or changes_now):
-            steps.lap("plan")
-            self._enter("deploy")
+            self._phase("deploy")
             if self._changes is None:
                 parts = self.job, self.checkpoint, self._commits.sources, inputs, self._clock()
                 self._deploy(deployment.first_plan(*parts, apart=self._caution.apart))
             else:
                 self._change_joins(self._changes, inputs)
                 head = Head.after(self.checkpoint)
-            steps.lap("deploy")
+            self._phase("plan", resumed=True)
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._happened(events.EpochPlanned(idle))
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
-            ended = self.job.to_end({block.place for block in self.checkpoint.blocks})
+            ended = self.job.to_end({block.place for block in self.checkpoint.state.blocks})
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
@@ -261,8 +256,7 @@ class Driver:
             deadline_seconds=self.pulse.deadline_seconds,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
-        steps.lap("plan")
-        self._enter("switch" if epoch.is_switch else "tasks")
+        self._phase("switch" if epoch.is_switch else "tasks")
         repeated = retries()
         try:
             running = self._runner.submit(spec, plans.workers)
@@ -273,19 +267,19 @@ class Driver:
         self._task_retries += retries() - repeated
         return Flight(epoch, running)
 
-    def _finish(self, flight: Flight, steps: Steps, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
+    def _finish(self, flight: Flight, final: bool) -> tuple[PlannedEpoch, list[TaskReport]] | None:
         """The epoch and its reports; meanwhile the next one is begun, if there is input for it.
 
         An epoch that was begun before the one before it was committed, and failed, is begun again; and one with a split that was too large,
         with fewer records. None: by then its source had lost all that it was to read, so that nothing is new.
         """
         if not self._ahead:
-            self._begin_after(flight.epoch, steps)
+            self._begin_after(flight.epoch)
         repeated = retries()
         try:
             while True:
                 epoch = flight.epoch
-                self._mark("tasks")
+                self._phase("tasks", resumed=True)
                 try:
                     reports = flight.running.result()
                     require_predecessor(self.checkpoint, epoch, reports)
@@ -303,29 +297,27 @@ class Driver:
                         if epoch.spec.follows is None or error.permanent or error.stalled:
                             self._caution = self._caution.after(error, [plan.records for plan in epoch.inputs])
                             raise
-                again = self._begin(Head.after(self.checkpoint), steps, final)
+                again = self._begin(Head.after(self.checkpoint), final)
                 if again is None:
                     return None
                 flight = again
         finally:
             self._task_retries += retries() - repeated
-        steps.lap("tasks")
         return epoch, reports
 
-    def _begin_after(self, epoch: PlannedEpoch, steps: Steps) -> None:
+    def _begin_after(self, epoch: PlannedEpoch) -> None:
         """Begin the epoch after this one, which is in flight, if there is input for it."""
         if not self._may_begin_after(epoch):
             return
         with contextlib.suppress(SourceError, UnavailableError):  # no reason to lose those in flight; the next step asks again
-            if (flight := self._begin(epoch.head, steps)) is not None:
+            if (flight := self._begin(epoch.head)) is not None:
                 self._ahead.append(flight)
-        steps.lap("tasks")
 
     def _plan_fewer(self, split: TooLarge) -> None:
         """From now on, at most half as many records of the split's stream for as many bytes. Durable with the next commit."""
-        known = self.checkpoint.widths
+        known = self.checkpoint.input.widths
         widths = (max(split.record_bytes, 2 * width) if stream == split.stream else width for stream, width in enumerate(known))
-        self._commits.checkpoint = replace(self.checkpoint, widths=tuple(widths))
+        self._commits.checkpoint = replace(self.checkpoint, input=replace(self.checkpoint.input, widths=tuple(widths)))
         self._caution = replace(self._caution, refused=split)
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
@@ -347,10 +339,10 @@ class Driver:
             self._ahead.pop().running.cancel()
             self._janitor.has_leftovers = True
 
-    def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport], steps: Steps) -> None:
+    def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
-        now, seconds = self._clock(), sum(steps.seconds.values())
-        self.pulse.committed(seconds - steps.seconds.get("deploy", 0.0))
+        now, seconds = self._clock(), sum(self._phase.seconds.values())
+        self.pulse.committed(seconds - self._phase.seconds.get("deploy", 0.0))
         tasks = epoch.plans.current.scheme.tasks
         rewrite = rewrite_after(self._rewrite, self.checkpoint, self.job.window, self._log.incarnation, tasks, reports, epoch.is_switch)
         self._janitor.has_leftovers |= epoch.is_switch and self._rewrite is not None
@@ -368,7 +360,7 @@ class Driver:
                 moved_tuples=sum(report.moved_tuples for report in reports),
             )
             instructions = self._replanner.handle(committed)
-            self._enter("release")
+            self._phase("release")
             self._carry_out(instructions)
             return
         self._observations.took(seconds)
@@ -379,12 +371,13 @@ class Driver:
         """Go on with the manifest's joins from a checkpoint that was made with others. All that is staged is visible by now."""
         parts = self.job, self.checkpoint, changes, self._storage, self._commits.sources, inputs, self._clock()
         deployed = deployment.other_joins(*parts, apart=self._caution.apart)
-        self._enter("joins")
+        self._phase("joins")
         self._commits.settle(deployed.checkpoint)
         self._changes = None
         self._deploy(replace(deployed, checkpoint=self.checkpoint))
 
     def _deploy(self, deployed: deployment.Deployed) -> None:
+        self._phase("deploy")
         self._warnings = () if deployed.warning is None else (deployed.warning,)
         self._adopt(deployed.checkpoint)
 
@@ -393,20 +386,12 @@ class Driver:
         self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
         checkpoint = checkpoint.on(floors)
-        self._flows = Flows(self.job, checkpoint.ways, checkpoint.flowing)
+        self._flows = Flows(self.job, checkpoint.plan.ways, checkpoint.plan.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         config = deployment.make_config(self.job, checkpoint.seed, self._query, self._storage, self._commits.sources, self._commits.sink)
         self._config = share(self._query, config)
-        self._happened(events.Adopted(checkpoint.generation, Scheme.from_json(checkpoint.scheme)))
-
-    def _enter(self, step: str) -> None:
-        self._mark(step)
-        self._at(step)
-
-    def _mark(self, step: str) -> None:
-        """From now on it is this step that does not move if nothing does."""
-        self.pulse.enter(max(0, self.checkpoint.epoch + self.is_published), step)
+        self._happened(events.Adopted(checkpoint.plan.generation, Scheme.from_json(checkpoint.plan.scheme)))
 
     def _happened(self, event: events.Event) -> None:
         """Tell the replanner, and carry out what it wants."""
@@ -416,10 +401,9 @@ class Driver:
         for instruction in instructions:
             match instruction:
                 case events.StartWorkers(workers):
-                    self._mark(STARTING)
                     self._runner.start(workers)
                 case events.RequestWorkers(count):
-                    self._enter("request")
+                    self._phase("request")
                     self._runner.request(count)
                 case events.ReleaseWorkers(kept):
                     self._runner.release(kept)
@@ -483,13 +467,13 @@ class Driver:
         if status is None:
             return None
         absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
-        return replace(status, first_workers=self.checkpoint.first_workers, absence=absence)
+        return replace(status, first_workers=self.checkpoint.plan.first_workers, absence=absence)
 
     def statistics(self) -> Statistics:
         """What the join holds, as plans are made from: each side's stored tuples and the spread of their keys. Any thread may call this."""
         checkpoint = self.checkpoint
         keyed = self.layout is not None and self.layout.is_keyed
-        return self._observations.statistics(checkpoint.blocks, keyed=keyed).weighed(weights_of_sides(self.job, checkpoint))
+        return self._observations.statistics(checkpoint.state.blocks, keyed=keyed).weighed(weights_of_sides(self.job, checkpoint))
 
     def rates(self) -> tuple[float, ...]:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""

@@ -128,7 +128,7 @@ def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple
 def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | None:
     """What the only join of a checkpoint is called: as it was, or, where there is still one and it is the same, as that is now."""
     joins = [join.name for join in job.joins]
-    lying = checkpoint.lying
+    lying = checkpoint.plan.lying
     recorded = None if lying is None else lying.names[0]
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded

@@ -94,7 +94,7 @@ class Flow:
         """Tuples stored, by stream: each once, however many places hold it."""
         first = dict(zip(reversed([place.stream for place in self._graph.places]), reversed(self._placed.places), strict=True))
         stored = Counter[int]()
-        for block in checkpoint.blocks:
+        for block in checkpoint.state.blocks:
             stored[block.place] += block.rows
         return [float(stored[first[stream]]) for stream in range(len(self._graph.streams))]
 
@@ -138,13 +138,13 @@ class Flows:
 
     def _exchange(self, checkpoint: Checkpoint) -> Exchange:
         """O(tasks)."""
-        return self._pace.exchange(len(checkpoint.held))
+        return self._pace.exchange(len(checkpoint.state.held))
 
 
 def flowing_of(graphs: Sequence[PlacedGraph], checkpoint: Checkpoint) -> list[tuple[PlacedGraph, Flowing, slice]]:
     """What a checkpoint says of each join over three and more streams: what is known of it, and which of the ways are its. Nothing before
     the first epoch whose ways were measured."""
-    known = _of_each(graphs, checkpoint.flowing)
+    known = _of_each(graphs, checkpoint.plan.flowing)
     parts = zip(graphs, known, numbered(graphs, 0), strict=True)
     return [(placed, Flowing.from_json(flowing), heads) for placed, flowing, (heads, _) in parts if flowing]
 

@@ -225,7 +225,7 @@ class Link(TaskPart):
 
     def _taken_over(self, last: Checkpoint) -> tuple[Tuples, Tuples]:
         """What a worker of the commit's chain held, or several: the last one's are those of all that go."""
-        before = Scheme.from_json(last.scheme).tasks
+        before = Scheme.from_json(last.plan.scheme).tasks
         end = before if self._task == self._tasks - 1 else self._task + 1
         lefts, rights = Tuples(), Tuples()
         for task in range(self._task, min(end, before)):
@@ -247,7 +247,7 @@ class Link(TaskPart):
             return held
         read = partial(read_chunks, worker.config.storage)
         lefts, rights = (
-            read([block for block in last.blocks if (block.area, block.place) == key], worker.held[key[1]])
+            read([block for block in last.state.blocks if (block.area, block.place) == key], worker.held[key[1]])
             for key in _keys(self._join.places, task, tasks)
         )
         report.moved_tuples += (len(lefts) + len(rights)) * (spec.handover is not None)

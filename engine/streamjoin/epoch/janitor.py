@@ -65,7 +65,7 @@ class Janitor:
     def clean(self, before: Checkpoint, now: Checkpoint, reports: Sequence[TaskReport], *, in_flight: bool) -> None:
         """Remove what commits up to ``now`` have made obsolete. A failure here loses nothing: the next sweep finds what is left."""
         self._garbage.append(_Garbage(now.epoch, self._obsolete(before, now, reports)))
-        self._needed.append(now.entries() | now.snapshot_parts(in_entries=True))
+        self._needed.append(now.entries() | now.snapshots.parts(in_entries=True))
         try:
             self._remove_garbage(now.epoch - GRACE_EPOCHS)
             self._log.trim(set().union(*self._needed))
@@ -88,8 +88,8 @@ class Janitor:
         unnamed = [name for name in _files_of(before) if name not in named]
         unnamed += [name for report in reports for name in report.replaced if name not in named]
         obsolete = [name for name in dict.fromkeys(unnamed) if is_file(name)]
-        obsolete += sorted(before.snapshot_parts(in_entries=False) - now.snapshot_parts(in_entries=False))
-        for source, was, position in zip(self._sources, before.positions, now.positions, strict=True):
+        obsolete += sorted(before.snapshots.parts(in_entries=False) - now.snapshots.parts(in_entries=False))
+        for source, was, position in zip(self._sources, before.input.positions, now.input.positions, strict=True):
             unreferenced = source.referenced(was) - source.referenced(position)
             obsolete += [snapshot_path(name) for name in unreferenced]
         return obsolete
@@ -108,9 +108,9 @@ class Janitor:
         used = waiting | set(_files_of(checkpoint))
         stray = [path for path in self._storage.list(BLOCKS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
         if checkpoint.snapshots:
-            used = waiting | checkpoint.snapshot_parts(in_entries=False)
+            used = waiting | checkpoint.snapshots.parts(in_entries=False)
             stray += [path for path in self._storage.list(PARTS) if path not in used and may_sweep(path.rsplit("/", 1)[1])]
-        positions = zip(self._sources, checkpoint.positions, strict=True)
+        positions = zip(self._sources, checkpoint.input.positions, strict=True)
         used = waiting | {snapshot_path(name) for source, position in positions for name in source.referenced(position)}
         snapshots = [path for path in self._storage.list(FOLDER) if path not in used]
         if snapshots and self._log.is_held():  # asked after listing, so that none of them can be a newer driver's
@@ -121,4 +121,4 @@ class Janitor:
 
 def _files_of(checkpoint: Checkpoint) -> dict[str, None]:
     """What a checkpoint names of blocks and of results that streams are yet to read, in order; those in entries of the log among them."""
-    return dict.fromkeys([*(block.name for block in checkpoint.stored), *(part.extent.path for part in checkpoint.fed)])
+    return dict.fromkeys([*(block.name for block in checkpoint.state.stored), *(part.extent.path for part in checkpoint.output.fed)])

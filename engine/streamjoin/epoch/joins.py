@@ -16,7 +16,7 @@ from typing import Any
 
 from streamjoin.epoch.fingerprint import JoinChanges
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.epoch.results import PLACES, SINK
+from streamjoin.epoch.results import SINK
 from streamjoin.io.deadletter import TAG
 from streamjoin.io.several import tags
 from streamjoin.job import Job
@@ -30,14 +30,14 @@ from streamjoin.state.checkpoint import Checkpoint
 
 def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
     """The floors on which the tuples of a checkpoint lie. Raises CheckpointMismatch where the manifest's joins cannot say it."""
-    if (lying := checkpoint.lying) is not None:
+    if (lying := checkpoint.plan.lying) is not None:
         return lying
     had = [join.name for join in job.joins if join.name not in changes.added]
     for layout in () if changes.removed else _layouts(job, had):
-        if str(layout.main) == checkpoint.main:
+        if str(layout.main) == checkpoint.plan.main:
             return Floors.of(layout, had, job.window)
     raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.main}, which the conditions in spec.joins no longer offer; "
+        f"{location}: its tuples are sorted by the key of {checkpoint.plan.main}, which the conditions in spec.joins no longer offer; "
         "use the version or the manifest that wrote it, or choose a new checkpoint.location"
     )
 
@@ -59,14 +59,14 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
             )
         return {**{field: of for field, of in value.items() if field != "join"}, **({"join": known[name]} if known[name] else {})}
 
-    lying = checkpoint.lying
+    lying = checkpoint.plan.lying
     if lying is not None and changes.alone is not None:
         checkpoint = checkpoint.on(lying.of_one(changes.alone))
-    staged = {sink: list(map(named, values)) if sink == SINK else values for sink, values in checkpoint.staged.items()}
-    if PLACES in staged:
-        kept = (place for place in staged[PLACES] if place["of"] != SINK or (place.get("join") or alone) in known)
-        staged[PLACES] = [named(place) if place["of"] == SINK else place for place in kept]
-    return replace(checkpoint, staged=staged, waiting=tuple(map(named, checkpoint.waiting)))
+    output = checkpoint.output
+    kept = (place for place in output.places if place["of"] != SINK or (place.get("join") or alone) in known)
+    places = tuple(named(place) if place["of"] == SINK else place for place in kept)
+    staged, waiting = tuple(map(named, output.staged)), tuple(map(named, output.waiting))
+    return replace(checkpoint, output=replace(output, staged=staged, waiting=waiting, places=places))
 
 
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
@@ -106,20 +106,22 @@ def continued(
     for before, now in place_of.items():
         was[now] = before
     known = tags(join.name for join in job.joins)
-    expired = [None if place is None else checkpoint.expired[place] for place in was]
+    expired = [None if place is None else checkpoint.state.expired[place] for place in was]
     of_pairs = len(lying.places_of_pairs)
     for place in range(0, of_pairs, len(SIDES)):
         expired[place : place + 2] = left.window.expired_within(floors.window, tuple(expired[place : place + 2]))
+    held, on = checkpoint.state, checkpoint.on(after)
     moved = replace(
-        checkpoint.on(after),
-        main=str(lying.layouts[0].main),
-        blocks=_moved(checkpoint.blocks, place_of),
-        marks=tuple(_marks(_moved(checkpoint.marks, place_of), known, changes.alone)),
-        expired=tuple(expired),
-        ways=(),  # they are chosen anew
-        flowing={},
-        held=_by_place(checkpoint.held, was),
-        held_bytes=_by_place(checkpoint.held_bytes, was),
+        on,
+        plan=replace(on.plan, main=str(lying.layouts[0].main), ways=(), flowing={}),  # ways are chosen anew
+        state=replace(
+            held,
+            blocks=_moved(held.blocks, place_of),
+            marks=tuple(_marks(_moved(held.marks, place_of), known, changes.alone)),
+            expired=tuple(expired),
+            held=_by_place(held.held, was),
+            held_bytes=_by_place(held.held_bytes, was),
+        ),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
         losses=checkpoint.losses.without_memories(),
         fingerprint=job.fingerprint(),

@@ -43,10 +43,10 @@ def losses_after(
     }
     spans = [_span(job, before, reports, stream) for stream in range(len(job.streams))]
     last = before.losses
-    parts = _by_area(job, last, reports, workers, spans) if by_area else {WHOLE: _whole(job, after.blocks, reports, spans)}
+    parts = _by_area(job, last, reports, workers, spans) if by_area else {WHOLE: _whole(job, after.state.blocks, reports, spans)}
     groups = {name: sum(report.groups[name] for report in reports if name in report.groups) for name in counted}
     told = {name: counts.tolist() for name, counts in groups.items() if not isinstance(counts, int)}
-    return last.after(Epoch(after.committed_at, after.generation, parts, told), counted)
+    return last.after(Epoch(after.committed_at, after.plan.generation, parts, told), counted)
 
 
 def _reach(window: Window) -> tuple[float, float]:
@@ -57,7 +57,7 @@ def _span(job: Job, before: Checkpoint, reports: Sequence[TaskReport], number: i
     """The event time by which a stream has gone forward in the epoch."""
     routes = [route for report in reports for route in report.routes if route.stream == number]
     oldest, newest = ([time for route in routes if (time := getattr(route, name)) is not None] for name in ("time_min", "time_max"))
-    mark = before.watermarks[number]
+    mark = before.input.watermarks[number]
     if not newest or (mark is None and not oldest):
         return None
     begin = min(oldest) if mark is None else mark + job.streams[number].watermark_micros

@@ -67,17 +67,17 @@ def _read_back(
         return {(index, place): () for index, area in areas.items() for place in range(len(area.holds))}, {}
     checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
     here = [] if spec.handover is None else _held_here(spec, spec.handover, store)
-    worker = compiled(spec.config)
+    worker, held = compiled(spec.config), checkpoint.state
     bounds = tuple(
         (spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places))
     )
     gathered = read_back(
-        *(config.storage, checkpoint.blocks, areas, spec.generation, bounds), held_as=worker.held, here=here, fetched=store.fetched()
+        *(config.storage, held.blocks, areas, spec.generation, bounds), held_as=worker.held, here=here, fetched=store.fetched()
     )
     if spec.handover is not None:
         report.kept_tuples, report.moved_tuples = gathered.kept, gathered.read
     return gathered.runs, {
-        join.name: read_marks(config.storage, checkpoint.marks, areas, gathered.runs, join) for join in worker.joins if join.type.tracked
+        join.name: read_marks(config.storage, held.marks, areas, gathered.runs, join) for join in worker.joins if join.type.tracked
     }
 
 
@@ -97,7 +97,7 @@ def fetch_upcoming(spec: EpochSpec, task: int, config: Config, areas: dict[int, 
         store.fetch(config.storage, ())
         return
     after = plan_of(spec.upcoming.scheme, spec.config).areas.get(spec.upcoming.tasks.get(task, -1), {})
-    committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.blocks
+    committed = Entry.decode(config.storage.get(spec.upcoming.base)).checkpoint.state.blocks
     wanted = missing(committed, areas.values(), after.values())
     store.fetch(config.storage, wanted)
     here = store.fetched()

@@ -27,7 +27,7 @@ from streamjoin.language.window import Ends, WindowKind
 from streamjoin.manifest.quantity import Duration
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.blocks import Block
-from streamjoin.state.checkpoint import Checkpoint, Newest
+from streamjoin.state.checkpoint import Checkpoint, HeldState, InputState, Newest
 from streamjoin.state.extent import Extent, Segment
 from streamjoin.state.fed import Fed
 
@@ -45,7 +45,7 @@ def require_predecessor(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
     if any(report.predecessor_missing for report in reports):
         raise EpochFailed(f"epoch {epoch.spec.epoch}: a task was begun before the same task of the epoch before it")
     opened = {report.task: report.opened for report in reports if report.task < epoch.plans.current.scheme.tasks}
-    if epoch.spec.follows is not None and opened != last.tokens:
+    if epoch.spec.follows is not None and opened != last.state.tokens:
         raise EpochFailed(f"epoch {epoch.spec.epoch}: it went on from runs that were not committed")
 
 
@@ -70,11 +70,11 @@ def checkpoint_after(
         replaced |= {block.name for block in spec.rewrite.blocks}
     kept, kept_marks = (
         [block for block in blocks if block.name not in replaced and not block.is_expired(spec.expired_before)]
-        for blocks in (last.blocks, last.marks)
+        for blocks in (last.state.blocks, last.state.marks)
     )
     fed = fed_after(job, last, epoch, reports, segment)
     advanced = [_advance(job, last, epoch, fed, stream, reports, now) for stream in range(len(job.streams))]
-    heard = heard_after(last.heard, [plan.records > 0 or plan.waiting_records > 0 for plan in epoch.inputs], now)
+    heard = heard_after(last.input.heard, [plan.records > 0 or plan.waiting_records > 0 for plan in epoch.inputs], now)
     limits = [None if stream.silence_micros is None else stream.silence_micros / 1e6 for stream in job.streams]
     small = {name: segment.add(data) for report in reports for name, data in report.small_blocks.items()}
     new = [replace(block, extent=small.get(block.name)) for report in reports for block in report.blocks]
@@ -83,37 +83,43 @@ def checkpoint_after(
         made = replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None)
         (new_marks if spec.rewrite.of_marks else new).append(made)
     if current.scheme.model == HANDSHAKE:
-        blocks = _of_chain([*last.blocks, *new], spec.generation, reports)
+        blocks = _of_chain([*last.state.blocks, *new], spec.generation, reports)
     else:
         blocks = tuple(block for block in kept + new if block.place not in spec.ended)
     after = replace(
         last,
         epoch=spec.epoch,
-        generation=spec.generation,
-        scheme=current.scheme.to_json() if epoch.is_switch else last.scheme,
-        positions=epoch.head.positions,
-        records=spec.records_after,
-        watermarks=without_silent([watermark for watermark, _ in advanced], heard, limits, now),
-        heard=heard,
-        effective=last.watermarks,
-        partitions=tuple(partitions for _, partitions in advanced),
-        widths=widths_after(last, reports),
-        ways=spec.ways,
-        expired=spec.expired_before,
-        blocks=blocks,
-        marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
-        held={report.task: report.held for report in at_work},
-        held_bytes={report.task: report.held_bytes for report in at_work},
-        tokens={report.task: report.token for report in at_work},
+        input=InputState(
+            positions=epoch.head.positions,
+            records=spec.records_after,
+            watermarks=without_silent([watermark for watermark, _ in advanced], heard, limits, now),
+            effective=last.input.watermarks,
+            partitions=tuple(partitions for _, partitions in advanced),
+            heard=heard,
+            widths=widths_after(last, reports),
+        ),
+        plan=replace(
+            last.plan,
+            generation=spec.generation,
+            scheme=current.scheme.to_json() if epoch.is_switch else last.plan.scheme,
+            ways=spec.ways,
+        ),
+        state=HeldState(
+            expired=spec.expired_before,
+            blocks=blocks,
+            marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
+            held={report.task: report.held for report in at_work},
+            held_bytes={report.task: report.held_bytes for report in at_work},
+            tokens={report.task: report.token for report in at_work},
+        ),
+        output=replace(last.output, fed=fed),
         totals=_totals(job, last, epoch, reports, results),
-        staged={},
-        fed=fed,
         fingerprint=job.fingerprint(),
         claims=0,
         clock=max(last.clock, now),
         committed_at=now,
     )
-    if spec.ended and (lying := last.lying) is not None:
+    if spec.ended and (lying := last.plan.lying) is not None:
         after = after.on(lying.emptied(spec.ended))
     is_chain = current.scheme.model == HANDSHAKE
     after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
@@ -140,7 +146,7 @@ def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
         return ()
     numbers = {tag: number for number, tag in enumerate(tags(join.name for join in job.joins).values())}
     new = [staged for report in reports for staged in report.staged if staged.is_fed]
-    spec, found = epoch.spec, list(last.fed)
+    spec, found = epoch.spec, list(last.output.fed)
     for number, staged in enumerate(new):
         join = numbers[staged.join]
         extent = segment.add(staged.data) if staged.data else Extent(staged.path, 0, staged.nbytes)
@@ -172,8 +178,8 @@ def _watermark_of_results(
     job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[Fed], number: int, source: JoinSource
 ) -> int | None:
     """Of a stream that reads results, after the epoch: what is yet to be read and what is yet to come is made from no older event time."""
-    name, before = job.joins[source.join].name, last.watermarks[number]
-    coming = _since(job, source.join, epoch.spec.expired_before, last.watermarks)
+    name, before = job.joins[source.join].name, last.input.watermarks[number]
+    coming = _since(job, source.join, epoch.spec.expired_before, last.input.watermarks)
     least = _least([*(part.since for part in fed if part.join == name), coming])
     mark = None if least is None else least - job.streams[number].watermark_micros
     return max((each for each in (before, mark) if each is not None), default=None)
@@ -185,7 +191,7 @@ def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskRepo
     if ready is None or epoch.spec.rewrite is None:
         return None
     old = {block.name for block in epoch.spec.rewrite.blocks}
-    return ready if any(block.name in old for block in last.stored) else None
+    return ready if any(block.name in old for block in last.state.stored) else None
 
 
 def _totals(
@@ -229,8 +235,8 @@ def with_refused(totals: Mapping[str, list[int]], join: str, count: int) -> dict
 
 def widths_after(last: Checkpoint, reports: Sequence[TaskReport]) -> tuple[float, ...]:
     """Bytes per record of each stream after an epoch: they rise at once, and fall by a quarter of the difference."""
-    counts = counts_of(reports, len(last.widths))
-    return tuple(_width(before, counts, stream) for stream, before in enumerate(last.widths))
+    counts = counts_of(reports, len(last.input.widths))
+    return tuple(_width(before, counts, stream) for stream, before in enumerate(last.input.widths))
 
 
 def _width(before: float, counts: Mapping[str, tuple[int, ...]], stream: int) -> float:
@@ -247,13 +253,13 @@ def _advance(
     """A stream's watermark and partitions after the epoch."""
     stream = job.streams[number]
     if isinstance(stream.source, JoinSource):
-        return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.partitions[number]
+        return _watermark_of_results(job, last, epoch, fed, number, stream.source), last.input.partitions[number]
     plan = epoch.inputs[number]
     there, pending = plan.waiting_by_partition, plan.pending_from
     return advance(
-        last.watermarks[number],
+        last.input.watermarks[number],
         # Those of a topic that was deleted, or is not read any more, hold nothing back.
-        {partition: newest for partition, newest in last.partitions[number].items() if partition in there},
+        {partition: newest for partition, newest in last.input.partitions[number].items() if partition in there},
         (route for report in reports for route in report.routes if route.stream == number),
         delay_micros=stream.watermark_micros,
         idle_seconds=stream.idle_micros / 1e6,
@@ -277,7 +283,7 @@ def result_of(
     seconds["task.route"] = max((route.seconds for route in routes), default=0.0)
     counts = counts_of(reports, len(job.streams))
     by_stream, faults = _by_stream(job, routes), faults_of(reports)
-    stored_blocks, stored_bytes = stored(job, after.blocks)
+    stored_blocks, stored_bytes = stored(job, after.state.blocks)
     repeated = sum(report.storage_retries for report in reports) + sum(route.storage_retries for route in routes)
     return EpochResult(
         epoch=spec.epoch,
@@ -289,20 +295,20 @@ def result_of(
         late_seconds=tuple(max((route.late_micros for route in of), default=0) / 1e6 for of in by_stream),
         output=sum(report.output for report in reports),
         candidates=sum(report.candidates for report in reports),
-        held={task: job.by_stream(held) for task, held in after.held.items()},
-        held_by_side={task: job.by_side(held) for task, held in after.held.items()},
+        held={task: job.by_stream(held) for task, held in after.state.held.items()},
+        held_by_side={task: job.by_side(held) for task, held in after.state.held.items()},
         streams_by_side=job.streams_by_side,
         utilization=utilization(job, after),
-        watermarks=after.watermarks,
-        lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.watermarks)),
+        watermarks=after.input.watermarks,
+        lag=tuple(_lag(_event_now(job, inputs, number, started), watermark) for number, watermark in enumerate(after.input.watermarks)),
         backlog=tuple(plan.waiting_records for plan in inputs),
         shed=spec.shed or (0.0,) * epoch.plans.current.scheme.tasks,
         would_shed=spec.would_shed,
         read_back=_read_back(epoch, reports),
         storage_retries=storage_retries + repeated,
         totals=after.totals,
-        generation=after.generation,
-        blocks=len(after.blocks),
+        generation=after.plan.generation,
+        blocks=len(after.state.blocks),
         warnings=(
             *(warning for plan in inputs for warning in plan.warnings),
             *_all_ahead(job, routes),

@@ -6,6 +6,7 @@ what has expired goes by watermarks that are known by then. So planning an epoch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from streamjoin.epoch.spec import EpochSpec, Handover, Rewrite, Shared, Upcoming
 from streamjoin.io.base import Position, Source, SourcePlan
 from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
+from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.checkpoint import Checkpoint
@@ -30,7 +32,7 @@ SMALL_BYTES = 2 << 20
 MOST_SMALL_BYTES = 128 << 10
 """The same for one task."""
 MOST_BLOCKS = 64
-"""Into about so many blocks of a chain the new tuples of an epoch go at most."""
+"""Most blocks of a chain that an epoch's new tuples make, and that a worker's share of the held ones makes."""
 SPLIT_BYTES = 64 << 20
 """Splits are planned to hold no more, as their records are in memory, and are given up when they have twice as much."""
 
@@ -50,7 +52,7 @@ class Head:
 
     @classmethod
     def after(cls, checkpoint: Checkpoint) -> Head:
-        return cls(checkpoint.epoch, checkpoint.positions, checkpoint.records, checkpoint.expired)
+        return cls(checkpoint.epoch, checkpoint.input.positions, checkpoint.input.records, checkpoint.state.expired)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def plan_inputs(
     """Plan what to read of all sources after ``head``: together at most ``job.max_tuples`` records, and about ``job.max_bytes`` by the size
     of earlier records. Each source has an even share, and may take what others leave. A stream that is held back, because it is too far
     ahead, leaves all of its share. ``caution``: fewer records, or those of one stream."""
-    limit, room, widths = caution.records or job.max_tuples, float(job.max_bytes), last.widths
+    limit, room, widths = caution.records or job.max_tuples, float(job.max_bytes), last.input.widths
     streams = range(len(sources))
 
     def plan(stream: int, records: int, nbytes: float) -> SourcePlan:
@@ -155,7 +157,7 @@ def _ahead_of(job: Job, last: Checkpoint) -> dict[int, str]:
     if job.window.kind is not WindowKind.RANGE or job.when_full != "backpressure":
         return {}
     read = [stream for stream, each in enumerate(job.streams) if not isinstance(each.source, JoinSource)]
-    marks = {stream: -INT64_MAX if (mark := last.watermarks[stream]) is None else mark for stream in read}
+    marks = {stream: -INT64_MAX if (mark := last.input.watermarks[stream]) is None else mark for stream in read}
     least = min(marks, key=lambda stream: marks[stream])
     remedy = "add workers or capacity, or give that stream an idleTimeout"
     behind = f"{job.streams[least].name} has caught up in event time; {remedy}"
@@ -165,8 +167,8 @@ def _ahead_of(job: Job, last: Checkpoint) -> dict[int, str]:
 def _ahead(job: Job, last: Checkpoint) -> list[int]:
     """The streams that are so far ahead of some other in event time that reading on would only fill their state; they wait while others
     have input."""
-    known = [mark for mark in last.watermarks if mark is not None]
-    if len(known) < len(last.watermarks) or job.window.kind is not WindowKind.RANGE:
+    known = [mark for mark in last.input.watermarks if mark is not None]
+    if len(known) < len(last.input.watermarks) or job.window.kind is not WindowKind.RANGE:
         return []
     distance = job.window.before_micros + job.window.after_micros + job.interval_micros
     return [stream for stream, mark in enumerate(known) if mark > min(known) + distance]
@@ -204,7 +206,7 @@ def make_spec(
     )
     ranged = job.window.kind is WindowKind.RANGE
     follows = None if head.epoch == last.epoch else head.epoch
-    watermarks = last.effective if follows is None else last.watermarks
+    watermarks = last.input.effective if follows is None else last.input.watermarks
     marks = watermarks if ranged else head.records
     current, before, upcoming = plans.current, plans.before, plans.upcoming
     filling = utilization(job, last)
@@ -229,9 +231,9 @@ def make_spec(
         records_after=tuple(plan.end_record for plan in inputs),
         shed=factors if job.shedding_mode is Mode.ENFORCE and any(factors) else (),
         would_shed=factors if job.shedding_mode is Mode.RECOMMEND and any(factors) else (),
-        tokens=last.tokens if follows is None and before is None else {},
-        handover=None if before is None else Handover(before.shared, last.tokens),
-        base=entry if last.stored and follows is None else None,
+        tokens=last.state.tokens if follows is None and before is None else {},
+        handover=None if before is None else Handover(before.shared, last.state.tokens),
+        base=entry if last.state.stored and follows is None else None,
         ways=ways,
         record_bytes=record_bytes(job),
         split_bytes=None if uncut else 2 * record_bytes(job),
@@ -251,15 +253,15 @@ def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks
     """How many tuples a chain's workers send on at once: Theorem 1 of "Saving Communication Cost", on average of both streams.
 
     Its rate times window (by Little's law, the tuples held) is measured as these, so it is right as well where event time goes by faster
-    than the clock, and where a window does not go by time. At least so many that what an epoch brings makes ``MOST_BLOCKS`` blocks: where
-    workers are full, the theorem says 1.
+    than the clock, and where a window does not go by time. At least so many that what an epoch brings, and what a worker holds, makes
+    ``MOST_BLOCKS`` blocks: where workers are full, the theorem says 1.
     """
-    held = [sum(of_task[place] for of_task in last.held.values()) for place in range(len(job.places))]
+    held = [sum(of_task[place] for of_task in last.state.held.values()) for place in range(len(job.places))]
     new = max(plan.records for plan in inputs)
     # Half of a worker's capacity is for each stream.
     capacity = max(1, int(job.capacity.amount / sum(job.weights(tuple_bytes(job, last)))))
     load = Load(max(sum(held) / len(held), float(new), 1.0), 1.0, tasks, capacity)
-    return max(theorem_1(load, job.scheme_options.alpha), -(-new // MOST_BLOCKS))
+    return max(theorem_1(load, job.scheme_options.alpha), math.ceil(max(new, load.share) / MOST_BLOCKS))
 
 
 def _latest(job: Job, last: Checkpoint, number: int, plan: SourcePlan, now: float) -> int:
@@ -282,10 +284,10 @@ def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
 def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
     """The load of each task: what it holds in all places, in the unit of the job's capacity (tuples or bytes)."""
     weights = job.weights(tuple_bytes(job, checkpoint))
-    measured = checkpoint.held_bytes if job.capacity.in_bytes else checkpoint.held
+    measured = checkpoint.state.held_bytes if job.capacity.in_bytes else checkpoint.state.held
     return {
         task: float(sum(measured[task])) if task in measured else sum(weight * held for weight, held in zip(weights, tuples, strict=True))
-        for task, tuples in checkpoint.held.items()
+        for task, tuples in checkpoint.state.held.items()
     }
 
 
@@ -293,15 +295,19 @@ def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
     """Bytes of a held tuple, by place: of those that workers hold, and by the schema where they hold none. O(tasks)."""
 
     def width(place: int) -> float:
-        tuples = sum(held[place] for task, held in checkpoint.held.items() if task in checkpoint.held_bytes)
-        nbytes = sum(held[place] for held in checkpoint.held_bytes.values())
-        return nbytes / tuples if nbytes and tuples else job.streams[job.stream_of(place)].tuple_bytes
+        tuples = sum(held[place] for task, held in checkpoint.state.held.items() if task in checkpoint.state.held_bytes)
+        nbytes = sum(held[place] for held in checkpoint.state.held_bytes.values())
+        if nbytes and tuples:
+            return nbytes / tuples
+        if len(job.streams) > len(SIDES) and place >= len(job.places):
+            return 0.0  # of a join that was removed, until the commit that changes the joins; nothing is held there
+        return job.streams[job.stream_of(place)].tuple_bytes
 
-    places = next((len(held) for held in checkpoint.held.values()), len(job.places))
+    places = next((len(held) for held in checkpoint.state.held.values()), len(job.places))
     return tuple(map(width, range(places)))
 
 
 def weights_of_sides(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
     """``Job.weights_of_sides`` by what this checkpoint holds. O(tasks)."""
-    held = [sum(of_task[place] for of_task in checkpoint.held.values()) for place in range(len(job.places))]
+    held = [sum(of_task[place] for of_task in checkpoint.state.held.values()) for place in range(len(job.places))]
     return job.weights_of_sides(tuple_bytes(job, checkpoint), held)

@@ -3,7 +3,7 @@
 A commit names the results that it makes visible (``staged``) and those that a later commit will make visible (``waiting``), whose data it
 keeps. A crash at any line leaves both as the last commit has them: staged results are published again, waiting results go on waiting.
 
-A commit also says to which places its results go (``places``). A driver whose manifest says another place refuses to go on, because it
+A commit also says to which places its results go (:func:`places`). A driver whose manifest says another place refuses to go on, because it
 would look for the files there.
 
 Always holds: each result is in exactly one of the two, of one commit, and becomes visible once; nothing waits longer than the sink says
@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.spec import attempt_prefix
@@ -27,8 +26,8 @@ from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.extent import Segment, read_extents
 from streamjoin.state.storage import Storage
 
-SINK, LETTERS, PLACES = "sink", "deadLetter", "places"
-"""The parts of what a commit stages: results and dead letters, and the places where both go."""
+SINK, LETTERS = "sink", "deadLetter"
+"""What goes to a place: results, and dead letters."""
 GATHER_BYTES = 4 << 20
 """Results of this many bytes do not wait for more."""
 
@@ -50,12 +49,12 @@ class Results:
         manifest."""
         going = places(job)
         _check(checkpoint, going, job)
-        found = [Staged.from_json(value) for value in (*checkpoint.staged.get(SINK, []), *checkpoint.waiting)]
+        found = [Staged.from_json(value) for value in checkpoint.output.staged + checkpoint.output.waiting]
         kept = [staged.extent for staged in found if staged.extent]
         data = dict(zip(kept, read_extents(storage, kept), strict=True))
         whole = [replace(staged, data=bytes(data[staged.extent])) if staged.extent else staged for staged in found]
-        count = len(whole) - len(checkpoint.waiting)
-        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.waiting_since, going)
+        count = len(whole) - len(checkpoint.output.waiting)
+        return cls(tuple(whole[:count]), tuple(whole[count:]), checkpoint.output.waiting_since, going)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -105,16 +104,10 @@ class Results:
 
     def committed_by(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with these."""
-        staged: dict[str, list[dict[str, Any]]] = {name: of for name, of in checkpoint.staged.items() if name != PLACES}
-        staged[SINK] = [each.to_json() for each in self.staged]
-        if self.waiting or any(staged.values()):
-            staged[PLACES] = [dict(place) for place in self.places]
-        return replace(
-            checkpoint,
-            staged=staged,
-            waiting=tuple(staged.to_json() for staged in self.waiting),
-            waiting_since=self.since,
-        )
+        staged, waiting = (tuple(each.to_json() for each in results) for results in (self.staged, self.waiting))
+        going = tuple(map(dict, self.places)) if staged or waiting else ()
+        output = replace(checkpoint.output, staged=staged, waiting=waiting, waiting_since=self.since, places=going)
+        return replace(checkpoint, output=output)
 
 
 def _since(waiting: Sequence[Staged], since: float | None) -> float | None:
@@ -133,7 +126,7 @@ def places(job: Job) -> list[dict[str, str]]:
 
 
 def _check(checkpoint: Checkpoint, going: Sequence[Mapping[str, str]], job: Job) -> None:
-    before, now = _by_owner(checkpoint.staged.get(PLACES, ())), _by_owner(going)
+    before, now = _by_owner(checkpoint.output.places), _by_owner(going)
     names = {tag: name for name, tag in tags(join.name for join in job.joins).items()}
     for owner in _owners(checkpoint):
         if owner in before and before[owner] != now[owner]:
@@ -152,5 +145,5 @@ def _by_owner(found: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], str]:
 
 def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Of what may not be visible yet."""
-    for value in (*checkpoint.staged.get(SINK, ()), *checkpoint.waiting):
+    for value in checkpoint.output.staged + checkpoint.output.waiting:
         yield (LETTERS, "") if value.get("join") == TAG else (SINK, value.get("join", ""))

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.reports import TaskReport
@@ -23,7 +23,7 @@ from streamjoin.results.parts import Form, gather
 from streamjoin.results.publisher import Kept, Publisher, StoreState
 from streamjoin.snapshots.punctuation import WHOLE, Came, Pending
 from streamjoin.snapshots.timeline import Rule, Timeline
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.checkpoint import Checkpoint, SnapshotState
 from streamjoin.state.checks import ChangedError
 from streamjoin.state.extent import Segment
 from streamjoin.state.storage import Storage
@@ -78,7 +78,7 @@ class Timelines:
         """Store what the last commit names. Raises StorageError."""
         for join in self._names(checkpoint):
             publisher = Publisher(self._storage, join, self._kept(join, checkpoint.identity), clock=self._clock)
-            timeline = checkpoint.snapshots.get(join)
+            timeline = checkpoint.snapshots.timelines.get(join)
             self._publishers[join] = publisher
             if timeline is not None:
                 publisher.offer(timeline)
@@ -90,11 +90,11 @@ class Timelines:
 
     def after(
         self, last: Checkpoint, incarnation: int, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment, now: float
-    ) -> tuple[dict[str, Timeline], Pending]:
-        """The timelines, and the punctuations, that the commit of an epoch is to have. Puts few rows into ``segment``. Raises
+    ) -> SnapshotState:
+        """Those that the commit of an epoch is to have. Puts few rows into ``segment``. Raises
         StorageError."""
         after, number = {}, epoch.spec.epoch
-        pending, marks = last.punctuations.after(_came(epoch, reports)) if self._has_punctuations else (Pending(), ())
+        pending, marks = last.snapshots.punctuations.after(_came(epoch, reports)) if self._has_punctuations else (Pending(), ())
         for join in self._names(last):
             timeline = self._stored(last, join)
             small = timeline.to_gather()
@@ -104,18 +104,19 @@ class Timelines:
                     timeline = timeline.gathered(small, gather(self._storage, small, name))
             parts = [part.kept_in(segment) for report in reports for part in report.snapshot_parts.get(join, ())]
             after[join] = timeline.with_rows(self._rule(join), number, parts, self._forms.get(join, ""), now, marks=marks)
-        return after, pending
+        return SnapshotState(after, pending)
 
     def are_due(self, checkpoint: Checkpoint, now: float, *, end: bool) -> bool:
         """Whether one is to be closed although nothing is new. ``end``: the input is over."""
-        timelines = checkpoint.snapshots.items()
+        timelines = checkpoint.snapshots.timelines.items()
         return any(timeline.open is not None and (end or timeline.is_due(self._rule(join), now)) for join, timeline in timelines)
 
-    def between(self, last: Checkpoint, now: float, *, end: bool) -> dict[str, Timeline]:
-        """The timelines that a commit without an epoch is to have."""
-        return {
+    def between(self, last: Checkpoint, now: float, *, end: bool) -> SnapshotState:
+        """Those that a commit without an epoch is to have."""
+        after = {
             join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)
         }
+        return replace(last.snapshots, timelines=after)
 
     def committed(self, timelines: Mapping[str, Timeline]) -> None:
         """These timelines are in the last commit. If snapshots are not stored in the background, store them, and raise what storing
@@ -134,7 +135,7 @@ class Timelines:
     def make_room(self, checkpoint: Checkpoint) -> None:
         """Wait until no more waits for its store than there is room for. Raises UnavailableError."""
         for join, of_join in self._joins.items():
-            timeline, publisher = checkpoint.snapshots.get(join, Timeline()), self._publishers[join]
+            timeline, publisher = checkpoint.snapshots.of(join), self._publishers[join]
 
             def has_room(timeline: Timeline = timeline, publisher: Publisher = publisher, room: int = of_join.buffer_bytes) -> bool:
                 return timeline.without(publisher.stored.ids, ()).waiting_bytes <= room
@@ -152,7 +153,7 @@ class Timelines:
         for join, of_join in self._joins.items():
             publisher = self._publishers.get(join)
             store = StoreState() if publisher is None else publisher.state
-            timeline, waiting = checkpoint.snapshots.get(join, Timeline()), self._stored(checkpoint, join)
+            timeline, waiting = checkpoint.snapshots.of(join), self._stored(checkpoint, join)
             failing = 0.0 if store.failing_since is None else max(0.0, now - store.failing_since)
             found[join] = SnapshotsState(
                 timeline.next_id, len(waiting.closed), waiting.waiting_bytes, of_join.buffer_bytes, failing, store
@@ -173,14 +174,14 @@ class Timelines:
         return Kept(keep, store)
 
     def _names(self, last: Checkpoint) -> list[str]:
-        return list(dict.fromkeys((*self._joins, *last.snapshots)))
+        return list(dict.fromkeys((*self._joins, *last.snapshots.timelines)))
 
     def _rule(self, join: str) -> Rule | None:
         of_join = self._joins.get(join)
         return None if of_join is None else of_join.rule
 
     def _stored(self, last: Checkpoint, join: str) -> Timeline:
-        publisher, timeline = self._publishers.get(join), last.snapshots.get(join, Timeline())
+        publisher, timeline = self._publishers.get(join), last.snapshots.of(join)
         return timeline if publisher is None else timeline.without(publisher.stored.ids, publisher.stored.sorted_ids)
 
 

@@ -92,12 +92,12 @@ def held_back(job: Job, checkpoint: Checkpoint, inputs: Sequence[SourcePlan] = (
     """By a commit, and what was planned for it. None: no stream is behind the others. O(streams + partitions)."""
     if checkpoint.committed_at is None or job.window.kind is not WindowKind.RANGE:
         return None
-    marks = [-math.inf if mark is None else mark for mark in checkpoint.watermarks]
+    marks = [-math.inf if mark is None else mark for mark in checkpoint.input.watermarks]
     number = min(range(len(marks)), key=marks.__getitem__)
     if marks[number] == max(marks):
         return None
-    now, stream, partitions = checkpoint.committed_at, job.streams[number], checkpoint.partitions[number]
-    heard = (checkpoint.heard[number] if number < len(checkpoint.heard) else None) or now
+    now, stream, partitions = checkpoint.committed_at, job.streams[number], checkpoint.input.partitions[number]
+    heard = (checkpoint.input.heard[number] if number < len(checkpoint.input.heard) else None) or now
     plan = inputs[number] if inputs else None
     active = {each: newest for each, newest in partitions.items() if now - newest.seen_at <= stream.idle_micros / 1e6}
     if plan is not None and plan.blocked:

@@ -64,13 +64,13 @@ class Catalog:
                     raise QueryError(
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
-        if (lying := checkpoint.lying) is not None:
+        if (lying := checkpoint.plan.lying) is not None:
             return seeded(Lying.on(lying), checkpoint.seed)
         for layout in self.layouts:
-            if str(layout.main) == checkpoint.main:
+            if str(layout.main) == checkpoint.plan.main:
                 # Of one join over three and more streams.
                 return Lying(seeded(layout.places, checkpoint.seed), tuple((placed.places, 0) for placed in layout.graphs))
-        text = f"{self.location}: its tuples are sorted by {checkpoint.main}, which is not in spec.joins; use its own manifest"
+        text = f"{self.location}: its tuples are sorted by {checkpoint.plan.main}, which is not in spec.joins; use its own manifest"
         raise QueryError(Why.WRONG, text)
 
 

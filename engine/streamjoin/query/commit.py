@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.results.parts import FOLDER as PARTS
 from streamjoin.results.reader import list_snapshots
-from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import FOLDER, is_file
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.log import Damaged, Entry, read_latest
@@ -35,7 +34,7 @@ def commit_of(storage: Storage, epoch: int | None = None, asked: Asked = Asked()
     """
     if epoch is None:
         latest = read_latest(storage)
-        if latest is None or latest.checkpoint.epoch < 0 or latest.checkpoint.main is None:
+        if latest is None or latest.checkpoint.epoch < 0 or latest.checkpoint.plan.main is None:
             raise QueryError(Why.ABSENT, f"{storage.url}: nothing is committed yet; ask again after the join's first epoch")
         return latest.checkpoint
     for checkpoint in _newest_first(storage):
@@ -65,7 +64,7 @@ def gone(storage: Storage, epoch: int, asked: Asked = Asked()) -> QueryError:
 
 def _of_blocks(checkpoint: Checkpoint) -> Iterator[str]:
     """The objects that have held tuples."""
-    for block in checkpoint.blocks:
+    for block in checkpoint.state.blocks:
         if block.extent is not None:
             yield block.extent.path
         elif is_file(block.name):
@@ -74,7 +73,7 @@ def _of_blocks(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _of_results(checkpoint: Checkpoint, join: str, stored: Collection[int]) -> Iterator[str]:
     """The objects that have results which are in no stored snapshot."""
-    timeline = checkpoint.snapshots.get(join, Timeline())
+    timeline = checkpoint.snapshots.of(join)
     for snapshot in (*timeline.closed, *(() if timeline.open is None else (timeline.open,))):
         if snapshot.id not in stored:
             yield from (part.path for part in snapshot.parts)

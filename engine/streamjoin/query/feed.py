@@ -93,7 +93,7 @@ class Feed:
             latest = read_latest(self._storage)
             self._last = last, float("inf")  # it has been read
             if latest is not None and latest.checkpoint.is_over and path_of(latest.sequence) == last:
-                self._end = latest.checkpoint.snapshots.get(self._join, Timeline()).next_id
+                self._end = latest.checkpoint.snapshots.of(self._join).next_id
         return self._end
 
     def ends(self) -> tuple[int, int]:
@@ -103,7 +103,7 @@ class Feed:
         """
         # The commit first: what it names no more as waiting is listed, or has been let go.
         latest = _explained(lambda: read_latest(self._storage))
-        timeline = (None if latest is None else latest.checkpoint.snapshots.get(self._join)) or Timeline()
+        timeline = Timeline() if latest is None else latest.checkpoint.snapshots.of(self._join)
         named = timeline.closed[0].id if timeline.closed else timeline.next_id
         listed = self.look(time.monotonic()).snapshots
         stored = max(named - 1, listed[-1].id if listed else -1)

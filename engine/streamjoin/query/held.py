@@ -116,8 +116,8 @@ class HeldStream:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
         # Workers of a chain may have parts of a block.
-        self._is_chain = checkpoint.scheme is not None and checkpoint.scheme["model"] == HANDSHAKE
-        self._holdings = _holdings(lying, number, checkpoint.expired)
+        self._is_chain = checkpoint.plan.scheme is not None and checkpoint.plan.scheme["model"] == HANDSHAKE
+        self._holdings = _holdings(lying, number, checkpoint.state.expired)
         self._places = self._holdings[0].places
         self._may_lack_keys = len(self._holdings) > 1
         best = self._holdings[0].born, min(each.bound for each in self._holdings)
@@ -141,7 +141,7 @@ class HeldStream:
     def read(self, wanted: Wanted, room: int, check: Callable[[], None]) -> Rows:
         """As :meth:`streamjoin.query.relation.Relation.read`. O(blocks + what is read)."""
         chosen = self._chosen(wanted)
-        bounds = [self._checkpoint.expired[each.place] for each in chosen]
+        bounds = [self._checkpoint.state.expired[each.place] for each in chosen]
         known = [bound for bound in bounds if bound is not None]
         bound = min(known) if known and len(known) == len(bounds) else None
         chosen = [each if own == bound else replace(each, bound=own) for each, own in zip(chosen, bounds, strict=True)]
@@ -164,7 +164,7 @@ class HeldStream:
             schema = pa.schema([pa.field(KEY, pa.int8())])
             batches = [pa.RecordBatch.from_arrays([pa.nulls(rows, pa.int8())], schema=schema)]
         places = {each.place for each in chosen}
-        of_places = [block for block in self._checkpoint.blocks if block.place in places]
+        of_places = [block for block in self._checkpoint.state.blocks if block.place in places]
         return Rows(
             pa.Table.from_batches(batches, schema),
             None if not is_mixed or bound is None else f'"{TIME}" >= {self._literal(bound)}',
@@ -223,9 +223,9 @@ class HeldStream:
 
     def _blocks(self, place: int, ranges: list[Range] | None, times: Range) -> list[Block]:
         low, high = times
-        bound = self._checkpoint.expired[place]
+        bound = self._checkpoint.state.expired[place]
         found = []
-        for block in self._checkpoint.blocks:
+        for block in self._checkpoint.state.blocks:
             if block.place != place or (ranges is not None and not _meets(block, ranges)):
                 continue
             if block.time_min is not None and block.time_max is not None:

@@ -27,7 +27,7 @@ from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.results.parts import read_parts, sorted_rows
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT, SnapshotFile, content, lost_with, runs
-from streamjoin.snapshots.timeline import Closed, Open, Timeline
+from streamjoin.snapshots.timeline import Closed, Open
 from streamjoin.state import checks
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage
@@ -54,7 +54,7 @@ class JoinResults:
     def __init__(self, results: ResultsOf, checkpoint: Checkpoint, storage: Storage, after: int | None = None) -> None:
         """``after``: of later snapshots than this one alone, and nothing of the one that is open."""
         self._results, self._epoch, self._storage = results, checkpoint.epoch, storage
-        self._timeline = checkpoint.snapshots.get(results.join, Timeline())
+        self._timeline = checkpoint.snapshots.of(results.join)
         self._after, self._is_followed = -1 if after is None else after, after is not None
 
     @property

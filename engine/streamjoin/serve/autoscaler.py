@@ -173,16 +173,16 @@ class Autoscaler:
         """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""
         checkpoint = self._join.checkpoint
         if result is None:
-            taken_at, generation = now, checkpoint.generation
+            taken_at, generation = now, checkpoint.plan.generation
             nothing = (0,) * len(self._job.streams)
             counts: Mapping[str, tuple[int, ...]] = {"accepted": nothing, "shed": nothing}
         else:
             taken_at, generation, counts = result.committed_at or now, result.generation, result.counts
         came = tuple(map(sum, zip(counts["accepted"], counts["shed"], strict=True)))
-        self._arrived.append(_Arrived(taken_at, came, _least(checkpoint.watermarks)))
+        self._arrived.append(_Arrived(taken_at, came, _least(checkpoint.input.watermarks)))
         self._shed.append(sum(counts["shed"]))
         held = [0] * len(layout.places)
-        for block in checkpoint.blocks:
+        for block in checkpoint.state.blocks:
             held[block.place] += block.rows
         tau = utilization(self._job, checkpoint)
         budget = self.settings.budget

@@ -160,17 +160,17 @@ class Metrics(Collector):
 
     def resume(self, job: Job, checkpoint: Checkpoint) -> None:
         """The checkpoint has been claimed, and the run goes on from it. ``job`` is the driver's, which knows where tuples are held."""
-        blocks, nbytes = stored(job, checkpoint.blocks)
+        blocks, nbytes = stored(job, checkpoint.state.blocks)
         committed = Committed(
             epoch=checkpoint.epoch,
-            generation=checkpoint.generation,
+            generation=checkpoint.plan.generation,
             committed_at=checkpoint.committed_at,
             totals=checkpoint.totals,
             losses=checkpoint.losses,
-            watermarks=checkpoint.watermarks,
+            watermarks=checkpoint.input.watermarks,
             stored_blocks=blocks,
             stored_bytes=nbytes,
-            held={task: job.by_side(held) for task, held in checkpoint.held.items()} if checkpoint.tokens else {},
+            held={task: job.by_side(held) for task, held in checkpoint.state.held.items()} if checkpoint.state.tokens else {},
             utilization=utilization(job, checkpoint),
             streams_by_side=job.streams_by_side,
             held_back=held_back(job, checkpoint),

@@ -49,7 +49,7 @@ class Reorderings:
         if status is None or layout is None:
             return []
         checkpoint, before, then = self._join.checkpoint, self._ways, self._layout
-        self._ways, self._layout = after, _ = checkpoint.ways, layout
+        self._ways, self._layout = after, _ = checkpoint.plan.ways, layout
         if not before or before == after or then is not layout:
             return []
         found = []

@@ -1,25 +1,24 @@
-"""What survives: the state of a join after an epoch, as each entry of the commit log has it (``log``)."""
+"""What survives: the state of a join after an epoch, as each entry of the commit log has it (``log``). ``codec`` makes JSON of it."""
 
 from __future__ import annotations
 
-import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamjoin.elastic.completeness import Losses
-from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.elastic.sequences import Ways
 from streamjoin.language.floors import Floors
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import Block
+from streamjoin.state.codec import plain, read
 from streamjoin.state.extent import Extent
 from streamjoin.state.fed import Fed
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
+class Newest(NamedTuple):
     """The newest record of a stream's partition."""
 
     time_max: int
@@ -27,23 +26,15 @@ class Newest:
     seen_at: float
     """When the epoch ended that read the partition's last record; seconds since 1970."""
 
-
-BLOCKS = ("blocks", "marks")
-"""The fields of a checkpoint that name blocks."""
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> Newest:
+        return cls(*values)
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """All that survives: the state of a join after an epoch. Tuples are by stream, unless it is said by what."""
+class InputState:
+    """How far the streams were read, and their time has come (``epoch.planning``, ``epoch.watermark``). By stream."""
 
-    identity: str = ""
-    """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
-    seed: int = 0
-    """Of the hashes by which tuples lie; given with the identity."""
-    clock: float = 0.0
-    """The latest that the wall clock has shown at a commit."""
-    epoch: int = -1
-    """The last committed epoch; -1: none yet."""
     positions: tuple[dict[str, Any] | None, ...] = (None, None)
     """What each source has been read up to, in the source's own terms."""
     records: tuple[int, ...] = (0, 0)
@@ -52,23 +43,47 @@ class Checkpoint:
     """After ``epoch``, in microseconds."""
     effective: tuple[int | None, ...] = (None, None)
     """Those after the epoch before: the next epoch goes by these, so that it can be planned before ``epoch`` is over, with one result."""
-    partitions: tuple[dict[int, Newest], ...] = field(default_factory=lambda: ({}, {}))
+    partitions: tuple[dict[int, Newest], ...] = ({}, {})
     """How far each partition of a stream has come; empty without partitions."""
     heard: tuple[float | None, ...] = ()
     """When each stream last had records, read or left: the end of that epoch, seconds since 1970. Empty: not known."""
     widths: tuple[float, ...] = (0.0, 0.0)
     """Bytes of a record of each stream, as it is in memory, going by the last epochs; 0: not known yet."""
+
+    @classmethod
+    def of(cls, streams: int) -> InputState:
+        """Of so many streams, of which nothing was read."""
+        nothing: tuple[None, ...] = (None,) * streams
+        return cls(nothing, (0,) * streams, nothing, nothing, ({},) * streams, widths=(0.0,) * streams)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """How the join runs (``epoch.deployment``, ``epoch.flowing``)."""
+
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
     floors: dict[str, Any] | None = None
     """On which floors tuples lie (``language.floors``). None: of one join over three and more streams, or nothing is held yet."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
-    first_workers: int = 0  # of the first plan (ESJ's M); 0: not known
+    first_workers: int = 0
+    """Workers of the first plan (ESJ's M); 0: not known."""
     ways: Ways = ()
     """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
     flowing: dict[str, Any] = field(default_factory=dict)
     """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
+
+    @property
+    def lying(self) -> Floors | None:
+        """Its ``floors``."""
+        return None if self.floors is None else Floors.from_json(self.floors)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """What workers hold (``epoch.outcome``)."""
+
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
@@ -80,106 +95,114 @@ class Checkpoint:
     """Bytes of them, as they lie in memory."""
     tokens: dict[int, str] = field(default_factory=dict)
     """Which attempt of each task this epoch's result is: a worker that has that attempt's runs need not read them back."""
-    totals: dict[str, list[int]] = field(default_factory=dict)
-    """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
-    losses: Losses = field(default_factory=Losses)
-    """How complete results are, and what is remembered for it."""
-    staged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What this epoch's commit makes visible, by sink, to be published (again) before the next commit."""
-    waiting: tuple[dict[str, Any], ...] = ()
-    """Small results of this epoch and some before, which a later commit makes visible together."""
-    waiting_since: float | None = None  # the wall clock at the commit of the first of them
-    outputs: dict[str, str] = field(default_factory=dict)  # by join's tag: where results were made visible last
-    fed: tuple[Fed, ...] = ()
-    """Results that streams are yet to read."""
-    fingerprint: dict[str, str] = field(default_factory=dict)
-    committed_at: float | None = None
-    """The wall clock at the commit of ``epoch``; None: there was none yet."""
-    snapshots: dict[str, Timeline] = field(default_factory=dict)
-    """By join, its snapshots of results that are open, or closed and not stored yet."""
-    punctuations: Pending = field(default_factory=Pending)
-    """Punctuations that wait for others of the same identifier."""
-    claims: int = 0  # by drivers, one after another, none of which has committed an epoch
-    is_over: bool = False
-    """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
-
-    def sized(self, streams: int, places: int) -> Checkpoint:
-        """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
-        if self.epoch >= 0:
-            return self
-        nothing: tuple[None, ...] = (None,) * streams
-        return replace(
-            self,
-            positions=nothing,
-            records=(0,) * streams,
-            watermarks=nothing,
-            effective=nothing,
-            partitions=tuple({} for _ in range(streams)),
-            widths=(0.0,) * streams,
-            expired=(None,) * places,
-        )
-
-    @property
-    def lying(self) -> Floors | None:
-        """Its ``floors``."""
-        return None if self.floors is None else Floors.from_json(self.floors)
-
-    def on(self, floors: Floors | None) -> Checkpoint:
-        """The same with tuples that lie on these."""
-        return replace(self, floors=None if floors is None else floors.to_json())
-
-    def to_json(self) -> dict[str, Any]:
-        return self._others() | {name: [block.to_json() for block in getattr(self, name)] for name in BLOCKS}
-
-    def _others(self) -> dict[str, Any]:
-        """All but the blocks."""
-        values = {name: getattr(self, name) for name in Checkpoint.__slots__ if name not in BLOCKS}
-        values["snapshots"] = {join: timeline.to_json() for join, timeline in self.snapshots.items()}
-        values["punctuations"] = self.punctuations.to_json()
-        values["losses"] = self.losses.to_json()
-        values["ways"] = [[list(way.order), way.fetches, list(way.meetings)] for way in self.ways]
-        values["fed"] = [part.to_json() for part in self.fed]
-        values["partitions"] = [{number: [newest.time_max, newest.seen_at] for number, newest in side.items()} for side in self.partitions]
-        return values
-
-    def encode(self, known: Texts) -> str:
-        """:meth:`to_json` as text. O(blocks), with little for those that ``known`` has."""
-        others = json.dumps(self._others())
-        return others[:-1] + "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in known.of(self).items()) + "}"
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Checkpoint:
-        read = dict(values)
-        for name in ("positions", "records", "watermarks", "effective", "heard", "widths", "expired", "waiting"):
-            read[name] = tuple(read[name])
-        read["partitions"] = tuple({int(number): Newest(*newest) for number, newest in side.items()} for side in read["partitions"])
-        for name in BLOCKS:
-            read[name] = tuple(map(Block.from_json, read[name]))
-        read["fed"] = tuple(map(Fed.from_json, read["fed"]))
-        read["ways"] = tuple(Way(tuple(order), fetches, tuple(map(Meeting, meetings))) for order, fetches, meetings in read["ways"])
-        read["snapshots"] = {join: Timeline.from_json(timeline) for join, timeline in read["snapshots"].items()}
-        read["punctuations"] = Pending.from_json(read["punctuations"])
-        read["losses"] = Losses.from_json(read["losses"])
-        for name in ("held", "held_bytes"):
-            read[name] = {int(task): tuple(held) for task, held in read[name].items()}
-        read["tokens"] = {int(task): token for task, token in read["tokens"].items()}
-        return cls(**read)
-
-    def entries(self) -> set[str]:
-        """The paths of the entries that hold something that it names."""
-        results = [Extent(*value["extent"]) for value in itertools.chain(*self.staged.values(), self.waiting) if "extent" in value]
-        extents = (*results, *(part.extent for part in self.fed), *(block.extent for block in self.stored))
-        return {extent.path for extent in extents if extent is not None}
-
-    def snapshot_parts(self, *, in_entries: bool) -> set[str]:
-        """The paths of the log's entries, or of other objects, that have rows of snapshots which are not stored yet."""
-        parts = (part for timeline in self.snapshots.values() for part in timeline.parts)
-        return {part.path for part in parts if (part.extent is not None) is in_entries}
 
     @property
     def stored(self) -> tuple[Block, ...]:
         """Blocks of tuples and of marks."""
         return self.blocks + self.marks
+
+    def encode(self, known: Texts) -> str:
+        """As JSON. O(blocks), with little for those that ``known`` has."""
+        others = json.dumps({name: value for name, value in plain(self).items() if name not in BLOCKS})
+        return others[:-1] + "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in known.of(self).items()) + "}"
+
+
+BLOCKS = ("blocks", "marks")
+"""The fields that name blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputState:
+    """Results that are on their way (``epoch.results``)."""
+
+    staged: tuple[dict[str, Any], ...] = ()
+    """What this epoch's commit makes visible, to be published (again) before the next commit."""
+    waiting: tuple[dict[str, Any], ...] = ()
+    """Small results of this epoch and some before, which a later commit makes visible together."""
+    waiting_since: float | None = None
+    """The wall clock at the commit of the first of them."""
+    places: tuple[dict[str, str], ...] = ()
+    """Where what is staged or waits goes; empty: nothing does."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """By join's tag: where results were made visible last."""
+    fed: tuple[Fed, ...] = ()
+    """Results that streams are yet to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """Snapshots of results (``epoch.timelines``)."""
+
+    timelines: dict[str, Timeline] = field(default_factory=dict)
+    """By join, its snapshots of results that are open, or closed and not stored yet."""
+    punctuations: Pending = field(default_factory=Pending)
+    """Punctuations that wait for others of the same identifier."""
+
+    def of(self, join: str) -> Timeline:
+        """A join's."""
+        return self.timelines.get(join, Timeline())
+
+    def parts(self, *, in_entries: bool) -> set[str]:
+        """The paths of the log's entries, or of other objects, that have rows of snapshots which are not stored yet."""
+        parts = (part for timeline in self.timelines.values() for part in timeline.parts)
+        return {part.path for part in parts if (part.extent is not None) is in_entries}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All that survives: the state of a join after an epoch."""
+
+    identity: str = ""
+    """Unique to the checkpoint, given at its first claim: a part of every name that its drivers give to files."""
+    seed: int = 0
+    """Of the hashes by which tuples lie; given with the identity."""
+    clock: float = 0.0
+    """The latest that the wall clock has shown at a commit."""
+    epoch: int = -1
+    """The last committed epoch; -1: none yet."""
+    committed_at: float | None = None
+    """The wall clock at the commit of ``epoch``; None: there was none yet."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    claims: int = 0
+    """Claims by drivers, one after another, none of which has committed an epoch."""
+    is_over: bool = False
+    """The input has ended, and all of it is joined: no results come any more, unless a driver claims the log again."""
+    totals: dict[str, list[int]] = field(default_factory=dict)
+    """Counters since the first epoch, per stream where that makes sense; see ``epoch.reports``."""
+    losses: Losses = field(default_factory=Losses)
+    """How complete results are, and what is remembered for it."""
+    input: InputState = field(default_factory=InputState)
+    plan: PlanState = field(default_factory=PlanState)
+    output: OutputState = field(default_factory=OutputState)
+    snapshots: SnapshotState = field(default_factory=SnapshotState)
+    state: HeldState = field(default_factory=HeldState)
+
+    def sized(self, streams: int, places: int) -> Checkpoint:
+        """An empty checkpoint for so many streams, held in so many places; one that has epochs as it is."""
+        if self.epoch >= 0:
+            return self
+        return replace(self, input=InputState.of(streams), state=replace(self.state, expired=(None,) * places))
+
+    def on(self, floors: Floors | None) -> Checkpoint:
+        """The same with tuples that lie on these."""
+        return replace(self, plan=replace(self.plan, floors=None if floors is None else floors.to_json()))
+
+    def encode(self, known: Texts | None = None) -> str:
+        """As JSON. O(blocks), with little for those that ``known`` has."""
+        others = json.dumps({name: value for name, value in plain(self).items() if name != "state"}, default=plain)
+        return f'{others[:-1]}, "state": {self.state.encode(known or Texts())}}}'
+
+    @classmethod
+    def decode(cls, text: str) -> Checkpoint:
+        """Of :meth:`encode`. Raises ValueError for other fields."""
+        return read(cls, json.loads(text))
+
+    def entries(self) -> set[str]:
+        """The paths of the entries that hold something that it names."""
+        output = self.output
+        results = [Extent(*value["extent"]) for value in output.staged + output.waiting if "extent" in value]
+        extents = (*results, *(part.extent for part in output.fed), *(block.extent for block in self.state.stored))
+        return {extent.path for extent in extents if extent is not None}
 
 
 class Texts:
@@ -189,14 +212,14 @@ class Texts:
         self._texts: dict[int, tuple[Block, str]] = {}
         """By the object's identity; the object is kept, so that no other has it."""
 
-    def of(self, checkpoint: Checkpoint) -> dict[str, list[str]]:
+    def of(self, state: HeldState) -> dict[str, list[str]]:
         """Per kind of blocks their texts. Those of the checkpoint before are forgotten."""
         before, self._texts = self._texts, {}
         found: dict[str, list[str]] = {}
         for name in BLOCKS:
             texts = found[name] = []
-            for block in getattr(checkpoint, name):
-                known = before.get(id(block)) or (block, json.dumps(block.to_json()))
+            for block in getattr(state, name):
+                known = before.get(id(block)) or (block, json.dumps(block, default=plain))
                 self._texts[id(block)] = known
                 texts.append(known[1])
         return found

@@ -6,6 +6,7 @@ cut between any two of them, and merged with its neighbour; a part of a block is
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from streamjoin.state.store import HeldRun
 POSITIONS = 1 << 32
 """Positions are told apart modulo this; no chain holds tuples that are further apart."""
 MERGED_BYTES = 1 << 27
-"""Chunks that come to more are not made one."""
+"""Chunks that come to more are not made one, and expire one after another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +53,8 @@ class Chunk(HeldRun):
     def expired(self, bound: float) -> int:
         """How many of the oldest have a smaller ``_time``, up to the first that has not. O(rows) once, then O(log rows)."""
         run = self.run
+        if bound == math.inf:
+            return run.rows
         if run.time is None or run.time_min is None or run.time_max is None or run.time_min >= bound:
             return 0
         if run.time_max < bound:
@@ -115,14 +118,17 @@ class Chunks:
         return Tuples(tuple(taken))
 
     def expired(self, mark: float) -> int:
-        """``mark``: the ``_time`` before which tuples can match nothing that is yet to come; ``math.inf``: nothing is."""
-        if mark == float("inf"):
-            return self._count
-        found = 0
+        """``mark``: the ``_time`` before which tuples can match nothing that is yet to come; ``math.inf``: nothing is.
+
+        Counts no further than to the chunk with which they come to ``MERGED_BYTES``. O(chunks), and O(rows) once for a chunk that expires
+        in part.
+        """
+        found = nbytes = 0
         for chunk in self._chunks:
             expired = chunk.expired(mark)
             found += expired
-            if expired < chunk.run.rows:
+            nbytes += chunk.run.nbytes
+            if expired < chunk.run.rows or nbytes >= MERGED_BYTES:
                 break
         return found
 

@@ -41,9 +41,10 @@ from dataclasses import dataclass, replace
 from streamjoin import __version__
 from streamjoin.state.checkpoint import Checkpoint, Texts
 from streamjoin.state.checks import END, is_whole
+from streamjoin.state.codec import read
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
-FORMAT = 1
+FORMAT = 2
 """Of entries, with the checkpoint in them. To change a field is another number."""
 RETAIN_ENTRIES = 32
 """The number of entries that stay for those who read the log meanwhile."""
@@ -103,7 +104,7 @@ class Entry:
         """``segment``: what else the entry is to hold, at its beginning; ``known``: blocks that were written before."""
         values = {name: getattr(self, name) for name in Entry.__slots__ if name != "checkpoint"}
         head = json.dumps({"format": FORMAT, "version": __version__, **values})[:-1]
-        text = f'{head}, "checkpoint": {self.checkpoint.encode(known or Texts())}}}'.encode()
+        text = f'{head}, "checkpoint": {self.checkpoint.encode(known)}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
 
     @classmethod
@@ -116,12 +117,16 @@ class Entry:
             raise Damaged(f"its {len(data)} bytes are not those that were written")
         values = json.loads(data[-END.size - length : -END.size])
         written_as, writer = values.pop("format", None), values.pop("version", "of another version")
-        if written_as != FORMAT:
-            raise StorageError(
-                f"the checkpoint has format {written_as}, written by streamjoin {writer}, and this version ({__version__}) reads format"
-                f" {FORMAT}; go on with streamjoin {writer}, or choose a new checkpoint.location"
-            )
-        return cls(**{**values, "checkpoint": Checkpoint.from_json(values["checkpoint"])})
+        found, wanted = f"format {written_as}", f"reads format {FORMAT}"
+        if written_as == FORMAT:
+            try:
+                return read(cls, values)
+            except ValueError as error:
+                found, wanted = f"{found} with other fields ({error})", "cannot read them"
+        raise StorageError(
+            f"the checkpoint has {found}, written by streamjoin {writer}, and this version ({__version__}) {wanted}; go on with streamjoin"
+            f" {writer}, or choose a new checkpoint.location"
+        )
 
 
 def path_of(sequence: int) -> str:
@@ -214,7 +219,7 @@ class CommitLog:
                 continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
             self._kept_since = dict.fromkeys(found, self._now())
-            self._generation = checkpoint.generation
+            self._generation = checkpoint.plan.generation
             return checkpoint
 
     @property
@@ -228,8 +233,8 @@ class CommitLog:
         Raises Superseded when another driver has taken over, StorageError when the outcome is unknown.
         """
         self._append("epoch", checkpoint, segment)
-        self._kept_since[self.sequence] = self._now() if checkpoint.generation != self._generation else None
-        self._generation = checkpoint.generation
+        self._kept_since[self.sequence] = self._now() if checkpoint.plan.generation != self._generation else None
+        self._generation = checkpoint.plan.generation
 
     def is_held(self) -> bool:
         """Whether this driver is still the newest that has claimed the log."""
