@@ -5,9 +5,12 @@ Those that need a server are held to what they say of themselves here, and to wh
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pickle
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -269,15 +272,15 @@ def test_a_split_gives_the_same_again_whole_and_in_halves(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", READ)
-def test_letters_of_a_source_outside_can_be_read_again(name: str, tmp_path: Path) -> None:
+def test_a_letter_s_split_is_found_by_its_name_if_it_can_be_read_again(name: str, tmp_path: Path) -> None:
     model, case = source_model(name, tmp_path), SOURCES[name]
     if case.add is not None:
         case.add(model, rows(range(ROWS)))
     source = source_of(model)
     split: Split = source.plan(None, 1000, NOW, True).splits[0]
     kept = SPLITS.get(type(split).__name__)
-    assert (kept is not None) == model.is_outside
     if kept is not None:
+        assert model.is_outside
         assert function(kept) is type(split)
         assert type(split).from_json(json.loads(json.dumps(asdict(split)))) == split
 
@@ -292,6 +295,40 @@ def test_a_source_that_is_not_there_is_told_with_field_value_and_remedy(name: st
     assert kind == name
     assert str(getattr(model, attribute)) in text
     assert "; " in text
+
+
+def add_lines(model: Any, table: pa.Table) -> None:
+    with open(model.path, "a") as file:
+        file.writelines(f"{row['id']}\t{row['name']}\n" for row in table.to_pylist())
+
+
+def test_the_example_of_the_page_on_new_connectors_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "new-connector.md").read_text()
+    names = re.findall(r"`engine/(streamjoin/\S+/tail\w*)\.py`", page)
+    for name, text in zip(names, re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=False):
+        path = tmp_path / f"{Path(name).name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name.replace("/", "."), path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    kind = sys.modules["streamjoin.manifest.connectors.tail"].TailSource
+    model = model_of(kind, {"path": f"{tmp_path}/in"})
+    assert kind.model_fields["path"].description == "The file."
+    with pytest.raises(SourceError, match=r"tail\.path: .*/in does not exist; create"):
+        source_of(model).plan(None, 1, NOW)
+    add_lines(model, rows(range(5)))
+    found, position = drained(model, MemorySnapshots(), None, 2, split_records=1)
+    assert ids(found) == list(range(5))
+    with open(model.path, "a") as file:
+        file.write("x\tbad\n")
+    source = source_of(model)
+    (records,) = source.reader.read(source.plan(position, 10, NOW).splits[0])
+    assert [(letter.raw, letter.error) for letter in records.rejected] == [("x\tbad", "'x' is not a number")]
+    assert [str(problem) for problem in model.schema_problems("spec.streams[0]", parse_schema("a INT"), None)]
+    assert not list(model.schema_problems("spec.streams[0]", parse_schema(DDL), None))
 
 
 def stage(target: Any, epoch: int, table: pa.Table, *, small_bytes: int = 0) -> list[Staged]:

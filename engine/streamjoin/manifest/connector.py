@@ -112,8 +112,8 @@ class SourceConnector(Connector):
     continued: ClassVar[Mapping[str, str]] = {}
     """Fields whose change may make an identity that goes on from the one before (:meth:`goes_on_from`), each with how it does."""
     is_outside: ClassVar[bool] = True
-    """Whether its records come from outside this program: ``validate`` looks whether they can be read, and dead letters can be read
-    again."""
+    """Whether its records come from outside this program: ``validate`` looks whether they can be read, and dead letters may be asked for
+    again, if ``io.replays`` knows their splits."""
 
     @property
     @abstractmethod
