@@ -1353,8 +1353,8 @@ CASES = [
         "    - {name: all, type: left, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
         "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
         "  scheme:",
-        'spec.joins[2].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its own and'
-        ' read its results as a stream (source.join)',
+        'spec.joins[2].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
+        ' own and read its results as a stream (source.join)',
     ),
     bad_of_three(
         "rows of two streams beside rows of three",
@@ -1379,8 +1379,8 @@ CASES = [
         "an outer join",
         "    - name: delivered\n",
         "    - name: delivered\n      type: left\n",
-        'spec.joins[0].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its own and'
-        ' read its results as a stream (source.join)',
+        'spec.joins[0].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
+        ' own and read its results as a stream (source.join)',
     ),
     bad_of_three(
         "a window before and after",

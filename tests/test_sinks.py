@@ -19,13 +19,14 @@ import pytest
 
 from harness import MemorySnapshots
 from streamjoin.io.base import Rejected, Sink, SinkError, Split, Staged
+from streamjoin.io.console import ConsoleSink, ConsoleSinkConfig
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.files import FilesSource
 from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.io.generator import GeneratorSource
 from streamjoin.io.several import Sinks, Writers
-from streamjoin.io.sinks import DICTIONARY_SAMPLE, LOOK_EVERY, ConsoleSink, ConsoleSinkConfig, FilesSink, FilesSinkConfig, json_lines
+from streamjoin.io.sinks import DICTIONARY_SAMPLE, LOOK_EVERY, FilesSink, FilesSinkConfig, json_lines
 from streamjoin.io.staging import LocalStaging
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import sinks, sources

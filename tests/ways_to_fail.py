@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from streamjoin.manifest.packages import DELTA, missing_package
+from streamjoin.manifest.connectors.delta import DELTA
+from streamjoin.manifest.packages import missing_package
 from streamjoin_operator import names
 from streamjoin_operator.reasons import Reason
 

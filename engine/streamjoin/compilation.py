@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from streamjoin.elastic.settings import Mode
-from streamjoin.job import Job, JoinJob, JoinSource, SinkModel, SnapshotsJob, SourceModel, StreamJob
+from streamjoin.job import Job, JoinJob, JoinSource, SnapshotsJob, SourceModel, StreamJob
 from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
@@ -21,9 +21,9 @@ from streamjoin.manifest import resolve
 from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import Sink
+from streamjoin.manifest.sinks import sinks_in
 from streamjoin.manifest.snapshots import Snapshots
-from streamjoin.manifest.sources import Source
+from streamjoin.manifest.sources import sources_in
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import tuple_bytes
 from streamjoin.scheme.models import DEFAULTS, KEYED
@@ -105,7 +105,7 @@ def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         window=resolve.window(join.window, tuple(own)),
         output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, own),
-        sink=None if join.output.sink is None else _sink(join.output.sink),
+        sink=next((sink.located(place) for _, sink in sinks_in(join.output.sink)), None),
         snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
         fails_on_bad=join.output.on_bad == "fail",
     )
@@ -133,6 +133,7 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
 def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
     event_time = None if stream.event_time is None else resolve.event_time(stream.event_time, stream.name, schema)
     payload = resolve.held(stream.name, stream.select, schema, needs)
+    source = _source(stream, spec)
     return StreamJob(
         name=stream.name,
         schema=schema,
@@ -142,21 +143,28 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve
         where=None if stream.where is None else parse_boolean(stream.where, {stream.name: schema}),
         event_time=event_time.name if isinstance(event_time, Column) else None,
         derived_time=event_time if isinstance(event_time, DerivedTime) else None,
-        watermark_micros=_watermark(stream),
+        watermark_micros=_watermark(stream, source),
         max_ahead_micros=_max_ahead(stream, event_time),
-        idle_micros=0 if stream.source.kafka is None else stream.source.kafka.idle_timeout.micros,
+        idle_micros=source.partition_idle_micros,
         silence_micros=None if stream.idle_timeout is None else stream.idle_timeout.micros,
         expected_rate=stream.expected_rate,
-        source=_source(stream.source) if (join := resolve.join_read_by(spec, stream.name)) is None else JoinSource(join),
+        source=source,
         punctuation=None if stream.punctuation is None else resolve.punctuation(stream.punctuation, {stream.name: schema}),
         fails_on_bad=stream.on_bad == "fail",
     )
 
 
-def _watermark(stream: Stream) -> int:
-    if stream.watermark is not None:
-        return stream.watermark.micros
-    return 0 if stream.source.generator is None else stream.source.generator.out_of_order.micros
+def _source(stream: Stream, spec: Spec) -> SourceModel:
+    for _, source in sources_in(stream.source):
+        return source.located(place)
+    read = resolve.join_read_by(spec, stream.name)
+    assert read is not None, "a valid manifest has one source"
+    return JoinSource(read)
+
+
+def _watermark(stream: Stream, source: SourceModel) -> int:
+    watermark = source.default_watermark if stream.watermark is None else stream.watermark
+    return 0 if watermark is None else watermark.micros
 
 
 def _max_ahead(stream: Stream, event_time: Column | DerivedTime | None) -> int:
@@ -170,36 +178,3 @@ def _max_ahead(stream: Stream, event_time: Column | DerivedTime | None) -> int:
 def _scheme_options(scheme: SchemeSpec) -> SchemeOptions:
     given = {name: value for name in ("sigma", "groups", "alpha") if (value := getattr(scheme, name)) is not None}
     return dataclasses.replace(DEFAULTS, **given)
-
-
-def _source(source: Source) -> SourceModel:
-    if source.generator is not None:
-        return source.generator
-    if source.kafka is not None:
-        return source.kafka
-    if source.iceberg is not None:
-        return source.iceberg
-    if source.delta is not None:
-        return source.delta.model_copy(update={"path": place(source.delta.path)})
-    assert source.files is not None, "a valid manifest has one source"
-    directory, pattern = source.files.names
-    is_deep = source.files.recursive and directory == source.files.path
-    return source.files.model_copy(update={"path": place(directory), "pattern": pattern, "recursive": is_deep})
-
-
-def _sink(sink: Sink) -> SinkModel:
-    if sink.console is not None:
-        return sink.console
-    if sink.kafka is not None:
-        return sink.kafka
-    if sink.iceberg is not None:
-        return sink.iceberg
-    if sink.postgres is not None:
-        return sink.postgres
-    if sink.delta is not None:
-        return sink.delta.model_copy(update={"path": place(sink.delta.path)})
-    assert sink.files is not None, "a valid manifest has one sink"
-    default = "snappy" if sink.files.format == "parquet" else "none"
-    return sink.files.model_copy(
-        update={"path": place(sink.files.path), "compression": sink.files.compression or default}
-    )

@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
@@ -25,10 +26,10 @@ from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Ends, Window, WindowKind, window_text
 from streamjoin.manifest import resolve
+from streamjoin.manifest.connector import SinkConnector, SourceConnector
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.sinks import ConsoleSink, DeltaSink, FilesSink, IcebergSink, KafkaSink, PostgresSink
+from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.snapshots import CassandraStore, PostgresStore
-from streamjoin.manifest.sources import DeltaSource, FilesSource, GeneratorSource, IcebergSource, KafkaSource
 from streamjoin.scheme.capacity import Capacity, column_bytes, tuple_bytes
 from streamjoin.scheme.models import HANDSHAKE, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
@@ -43,12 +44,23 @@ class JoinSource:
 
     join: int
 
+    identity: ClassVar[str] = "results of a join"
+    metrics: ClassVar[str] = ""
+    default_watermark: ClassVar[Duration] = Duration(0)
+    partition_idle_micros: ClassVar[int] = 0
+    partitions_of: ClassVar[str] = ""
+    is_outside: ClassVar[bool] = False
+
 
 class Inbox:
     """Where a join leaves its results for the process that runs it, in place of a console. A copy, in another process, is empty.
 
     Always holds: what is in it was committed, and was put there once.
     """
+
+    identity = "this process"
+    metrics = ""
+    opener = "streamjoin.io.inbox:open_sink"
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -60,11 +72,8 @@ class Inbox:
         return Inbox, ()
 
 
-ONE_TOPIC = "Kafka topic "
-BY_PATTERN = "Kafka topics by pattern"
-"""What a stream of topics by pattern is of, whatever the pattern."""
-SourceModel = FilesSource | GeneratorSource | KafkaSource | DeltaSource | IcebergSource | JoinSource
-SinkModel = FilesSink | ConsoleSink | KafkaSink | DeltaSink | IcebergSink | PostgresSink | Inbox
+SourceModel = SourceConnector | JoinSource
+SinkModel = SinkConnector | Inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +446,7 @@ class Job:
         for index, stream in enumerate(self.streams):
             field = f"spec.streams[{index}]"
             prints[f"{field}.name"] = stream.name
-            prints[f"{field}.source"] = _source_identity(stream.source)
+            prints[f"{field}.source"] = stream.source.identity
             prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
             prints[f"{field}.eventTime"] = stream.event_time or (stream.derived_time.shown if stream.derived_time else "none")
             prints[f"{field}.select"] = ", ".join(stream.selected) or "none"
@@ -470,30 +479,4 @@ def _mean(places: Sequence[int], weights: Sequence[float], held: Sequence[float]
 
 def sink_identity(sink: SinkModel | None) -> str:
     """Where results go: what is committed for one place is visible nowhere else."""
-    if isinstance(sink, KafkaSink):
-        return ONE_TOPIC + sink.topic
-    if isinstance(sink, PostgresSink):
-        return f"PostgreSQL table {sink.database}.{sink.namespace}.{sink.table}"
-    if isinstance(sink, IcebergSink):
-        return f"Iceberg table {sink.table}"
-    if isinstance(sink, DeltaSink):
-        return f"Delta table {sink.path}"
-    if isinstance(sink, FilesSink):
-        return f"files in {sink.path}"
-    if sink is None:
-        return "streams of this resource"
-    return "standard output" if isinstance(sink, ConsoleSink) else "this process"
-
-
-def _source_identity(source: SourceModel) -> str:
-    """A position in one directory or kind of source says nothing about another."""
-    if isinstance(source, JoinSource):
-        return "results of a join"
-    if isinstance(source, KafkaSource):
-        # Not by which pattern: it may change, as the position says of each topic what was read of it.
-        return f"{source.format} records of " + (BY_PATTERN if source.topic is None else ONE_TOPIC + source.topic)
-    if isinstance(source, DeltaSource):
-        return f"Delta table {source.path}"
-    if isinstance(source, IcebergSource):
-        return f"Iceberg table {source.table}"
-    return f"{source.format} files in {source.path}" if isinstance(source, FilesSource) else "generator"
+    return "streams of this resource" if sink is None else sink.identity

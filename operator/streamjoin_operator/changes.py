@@ -9,14 +9,15 @@ for) differs between two manifests exactly when some field of class RESTART or R
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from streamjoin.language.topics import matches
 from streamjoin.manifest.model import API_VERSION, Join, Manifest
+from streamjoin.manifest.sources import SOURCES
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin_operator.drift import digest
 
@@ -56,10 +57,21 @@ def _rule(pattern: str, kind: Class, why: str) -> Rule:
 
 
 DEFAULT_NAME = Join.model_fields["name"].default
-_TOPIC = re.compile(r"spec\.streams\[\d+\]\.source\.kafka\.topic")
+_SOURCE = re.compile(r"spec\.streams\[(\d+)\]\.source\.(\w+)\.(\w+)")
 _SELECT = re.compile(r"spec\.streams\[\d+\]\.select.*")
 IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 CHAIN = "tuples in a chain have yet to meet: no other model goes on from what it holds, nor it from what another model does"
+
+
+def _source_rules() -> Iterator[Rule]:
+    """Fields that make the identity of a source, and those that make another which goes on from it."""
+    for kind, source in SOURCES.items():
+        for name in source.fixed:
+            yield _rule(rf"spec\.streams\[\d+\]\.source\.{kind}\.{name}", Class.REFUSED, IDENTITY)
+        for name in source.continued.keys() - set(source.fixed):
+            yield _rule(rf"spec\.streams\[\d+\]\.source\.{kind}\.{name}", Class.RESTART, source.continued[name])
+
+
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
@@ -72,11 +84,7 @@ RULES = (
     _rule(r"spec\.scheme\.model \(handshake\)", Class.REFUSED, CHAIN),
     _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
     _rule(r"spec\.streams\[\d+\]\.(name|schema|eventTime|select)\b.*", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.streams\[\d+\]\.source\.files\.(path|format)", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.streams\[\d+\]\.source\.delta\.path", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.streams\[\d+\]\.source\.iceberg\.table", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.streams\[\d+\]\.source\.kafka\.(topic|format)", Class.REFUSED, IDENTITY),
-    _rule(r"spec\.streams\[\d+\]\.source\.kafka\.topicPattern", Class.RESTART, "each topic goes on from where it was read"),
+    *_source_rules(),
     _rule(r"spec\.joins\[\d+\]\.(name|condition|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.scaling\.budget\b.*", Class.RESTART, "the driver says for how long it lasts"),
@@ -136,7 +144,7 @@ def classify(before: Object, after: Object) -> tuple[Change, ...]:
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
     changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
-    changes = [_widened(change, old, new) for change in changes]
+    changes = [_continued(change, before, after) for change in changes]
     return (*changes, *joins)
 
 
@@ -180,12 +188,17 @@ def _relaxed(change: Change, moved: bool, joins_change: bool) -> Change:
     return change
 
 
-def _widened(change: Change, old: Mapping[str, Any], new: Mapping[str, Any]) -> Change:
-    """A pattern may follow a topic that it matches."""
-    topic, pattern = old.get(change.field), new.get(f"{change.field}Pattern")
-    if change.kind is not Class.REFUSED or not _TOPIC.fullmatch(change.field) or not topic or not pattern or not matches(pattern, topic):
+def _continued(change: Change, before: Object, after: Object) -> Change:
+    """A source may get another identity that goes on from the one before, as a pattern from a topic that it matches."""
+    found = _SOURCE.fullmatch(change.field)
+    if change.kind is not Class.REFUSED or found is None or found[3] not in SOURCES[found[2]].continued:
         return change
-    return Change(change.field, Class.RESTART, "the topic is one of topicPattern, and goes on from where it was read")
+    kind = SOURCES[found[2]]
+    given = [value["spec"]["streams"][int(found[1])]["source"].get(found[2]) for value in (before, after)]
+    if None in given:
+        return change
+    was, is_now = (kind.model_validate_json(json.dumps(each)) for each in given)
+    return Change(change.field, Class.RESTART, kind.continued[found[3]]) if is_now.goes_on_from(was.identity) else change
 
 
 def _fields(value: Object) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import model, sources
+from streamjoin.manifest import model
+from streamjoin.manifest.fields import parts_of
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.part import Part, SchemaGenerator
 from streamjoin_operator.crd_rules import NAME, RULES
@@ -116,7 +117,7 @@ def _structural(part: type[Part]) -> Json:
     """A model's JSON schema, with its rules, as Kubernetes wants it: nothing by reference, no alternatives with null."""
     schema = part.model_json_schema(schema_generator=SchemaGenerator)
     definitions: Json = schema.pop("$defs", {})
-    rules = {each.__name__: each_rules for each, each_rules in RULES.items()}
+    rules = {each.__name__: each.api_rules + RULES.get(each, ()) for each in parts_of(part)}
 
     def convert(given: Json, name: str | None = None) -> Json:
         if "$ref" in given:
@@ -147,9 +148,6 @@ def _structural(part: type[Part]) -> Json:
         default = _written(given.get("default"))
         if default is not None:
             made["default"] = default
-        if name == sources.ColumnGenerator.__name__:
-            # One of the fields, which CEL cannot count: values of any type are invisible to it.
-            made.update(minProperties=1, maxProperties=1)
         made["x-kubernetes-validations"] = made.get("x-kubernetes-validations", []) + [rule.schema() for rule in rules.get(name or "", ())]
         if not made["x-kubernetes-validations"]:
             del made["x-kubernetes-validations"]

@@ -8,25 +8,14 @@ Always holds: nothing that a rule refuses would pass ``manifest.validate``, but 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
-from streamjoin.manifest.cel import Rule, seconds
+from streamjoin.manifest.cel import Rule, exactly_one, one_holds, seconds
 from streamjoin.manifest.model import KIND
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
-
-
-def quoted(text: str) -> str:
-    """A CEL string."""
-    return json.dumps(text)
-
-
-def one_of(*given: str) -> str:
-    """Whether exactly one of the conditions holds."""
-    return f"[{', '.join(given)}].exists_one(given, given)"
 
 
 def same(field: str) -> str:
@@ -36,26 +25,6 @@ def same(field: str) -> str:
 
 def _names(part: type[Part]) -> list[str]:
     return [info.alias or name for name, info in part.model_fields.items()]
-
-
-def _exactly_one(*names: str) -> Rule:
-    return Rule(one_of(*(f"has({cel_name('self', name)})" for name in names)), f"give exactly one of {listed(names, 'and')}")
-
-
-def cel_name(of: str, name: str) -> str:
-    """How CEL reads a field: words of its own stand between underscores there."""
-    return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
-
-
-_CEL_WORDS = {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
-_CEL_WORDS |= {"package", "namespace", "return", "var", "void", "while"}
-
-
-def _only_csv(name: str, default: str, formats: str) -> Rule:
-    """The API server fills in defaults, so only what differs from them was meant."""
-    allowed = " || ".join(f"self.format == '{each}'" for each in formats.split())
-    message = f"has no meaning with this format; remove it (it belongs to {listed(formats.split(), 'and')})"
-    return Rule(f"{allowed} || self.{name} == {default}", message, field=name)
 
 
 def _below(low: str, high: str) -> Rule:
@@ -95,6 +64,21 @@ _OF_NAMED = "(self.streams.size() > 2 && (self.joins.size() > 1 || self.streams.
 """Whether each join is over the streams that its condition names (``manifest.resolve``), which are more than a rule can find out."""
 
 
+def _same_sources(*, optional: bool) -> Iterator[str]:
+    """Whether ``s`` and ``o`` read the same, by kind: of the fields that make a source's identity, those that may be left out, or the
+    others. One that was left out may give way to another field (a topic to a pattern), and the operator compares the two."""
+    for kind, part in sources.SOURCES.items():
+        mine, other = f"s.source.{kind}", f"o.source.{kind}"
+        fixed = ((info.alias or name, info) for name, info in part.model_fields.items())
+        names = [name for name, info in fixed if name in part.fixed and (info.default is None) == optional]
+        equal = [f"{mine}.{name} == {other}.{name}" for name in names]
+        if optional:
+            equal = [f"!has({mine}.{name}) || (has({other}.{name}) && {each})" for name, each in zip(names, equal, strict=True)]
+            yield from (f"(!has({mine}) || !has({other}) || {each})" for each in equal)
+        elif equal:
+            yield f"(!has({mine}) || !has({other}) || ({' && '.join(equal)}))"
+
+
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
     """What may not change under an existing checkpoint (``job.Job.fingerprint``), for lists of streams or joins, by name."""
     kept = " && ".join(
@@ -107,49 +91,10 @@ def _fixed(what: str, of: str, unchanged: str) -> Rule:
 
 
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
-    sources.Source: (_exactly_one(*_names(sources.Source)),),
-    sinks.Sink: (_exactly_one(*_names(sinks.Sink)),),
-    sources.Rate: (_exactly_one(*_names(sources.Rate)),),
-    model.Checkpoint: (_exactly_one("location", "persistentVolumeClaim"),),
-    sources.FilesSource: (
-        Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
-        Rule(
-            r"""!(self.delimiter in ['"', '\n', '\r'])""",
-            "cannot separate values; use another character, such as ;",
-            field="delimiter",
-        ),
-        _only_csv("header", "true", "csv"),
-        _only_csv("delimiter", "','", "csv"),
-        _only_csv("settle", quoted(str(sources.FilesSource.model_fields["settle"].default)), "json csv"),
-    ),
-    sinks.FilesSink: (
-        Rule(
-            "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
-            "is only for format parquet; remove it, or write parquet",
-            field="compression",
-        ),
-    ),
-    sources.KafkaSource: (
-        _exactly_one("topic", "topicPattern"),
-        Rule(
-            "!has(self.topic) || (self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..']))",
-            "is not the name of a topic; use letters, digits, ., _ and -",
-            field="topic",
-        ),
-        Rule(
-            "!has(self.discoveryInterval) || has(self.topicPattern)",
-            "is for topicPattern, and there is none; remove it, or give topicPattern",
-            field="discoveryInterval",
-        ),
-    ),
-    sinks.KafkaSink: (
-        Rule(
-            "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])",
-            "is not the name of a topic; use letters, digits, ., _ and -",
-            field="topic",
-        ),
-    ),
-    snapshots.SnapshotStore: (_exactly_one(*_names(snapshots.SnapshotStore)),),
+    sources.Source: (exactly_one(*_names(sources.Source)),),
+    sinks.Sink: (exactly_one(*_names(sinks.Sink)),),
+    model.Checkpoint: (exactly_one("location", "persistentVolumeClaim"),),
+    snapshots.SnapshotStore: (exactly_one(*_names(snapshots.SnapshotStore)),),
     snapshots.Snapshots: (
         Rule(
             "self.punctuation || has(self.every) || has(self.size)",
@@ -166,24 +111,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="maxDelay",
         ),
     ),
-    sources.Spike: (
-        Rule(
-            f"!has(self.every) || {seconds('self.__for__')} <= {seconds('self.every')}",
-            "must be at most every; shorten it",
-            "'must be at most every (' + self.every + '); shorten it'",
-            field="for",
-        ),
-    ),
-    sources.Uniform: (Rule("self.min <= self.max", "must be at most max", field="min"),),
-    sources.Hotspot: (
-        Rule("self.min <= self.max", "must be at most max", field="min"),
-        # A closed range of whole numbers has one value more than its ends are apart.
-        Rule(
-            "self.min > self.max || (self.width > 0.0 && self.width <= self.max - self.min + 1.0)",
-            "must be above 0 and at most as wide as min to max",
-            field="width",
-        ),
-    ),
     model.Stream: (
         Rule(
             "has(self.schema) != has(self.source.join)",
@@ -197,7 +124,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
     ),
     model.Window: (
-        Rule(one_of(*_FORMS), "give exactly one of within, before and after, each, rows, and unbounded: true"),
+        Rule(one_holds(*_FORMS), "give exactly one of within, before and after, each, rows, and unbounded: true"),
         Rule(
             f"!has(self.slide) || {_has_one('self', 'within', 'before', 'after')}",
             "has no meaning with each, rows or unbounded; remove it, or give within, or before and after",
@@ -285,7 +212,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
-            "a join has no sink, and no stream reads its results; give files, delta, iceberg, postgres, kafka or console",
+            f"a join has no sink, and no stream reads its results; give {listed(sinks.SUGGESTED)}",
             field="joins",
         ),
         Rule(
@@ -334,21 +261,10 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "a stream's source (its kind, directory or topic, and format)",
             "streams",
             " && ".join(
-                [f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)]
-                # A pattern may follow a topic, which the operator compares it with.
-                + [
-                    "(!has(s.source.kafka) || !has(o.source.kafka) || !has(s.source.kafka.topic)"
-                    " || (has(o.source.kafka.topic) && s.source.kafka.topic == o.source.kafka.topic))"
-                ]
-                + [
-                    f"(!has(s.source.{kind}) || !has(o.source.{kind})"
-                    f" || ({' && '.join(f's.source.{kind}.{name} == o.source.{kind}.{name}' for name in names)}))"
-                    for kind, names in (
-                        ("files", ("path", "format")),
-                        ("kafka", ("format",)),
-                        ("delta", ("path",)),
-                        ("iceberg", ("table",)),
-                    )
+                [
+                    *(f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)),
+                    *_same_sources(optional=True),
+                    *_same_sources(optional=False),
                 ]
             ),
         ),

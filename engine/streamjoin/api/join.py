@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamjoin.api.text import Unreadable, read_text
 from streamjoin.location import is_url
+from streamjoin.manifest.connector import Connector
 from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import DeltaSink, FilesSink
-from streamjoin.manifest.sources import DeltaSource, FilesSource
 from streamjoin.manifest.validate import Document, check, parse, the_one
 
 if TYPE_CHECKING:
@@ -271,8 +270,7 @@ def anchored(job: Job) -> Job:
         return where if is_url(where) else os.path.abspath(where)
 
     def absolute(part: Any) -> Any:
-        has_path = isinstance(part, FilesSource | FilesSink | DeltaSource | DeltaSink)
-        return part.model_copy(update={"path": anchor(part.path)}) if has_path else part
+        return part.moved(anchor) if isinstance(part, Connector) else part
 
     return replace(
         job,

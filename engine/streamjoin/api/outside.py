@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamjoin.job import Job, JoinSource, StreamJob
+from streamjoin.job import Job, StreamJob
 from streamjoin.language.window import WindowKind
 from streamjoin.location import NO_RESULTS_IN_A_FILE, is_url
+from streamjoin.manifest.connector import SinkConnector, SourceConnector
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import DeltaSink, FilesSink
-from streamjoin.manifest.sources import GeneratorSource, KafkaSource
+from streamjoin.manifest.sinks import sinks_in
+from streamjoin.manifest.sources import SOURCES
 
 if TYPE_CHECKING:
     from streamjoin.io.base import Source, SourcePlan
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 5.0
 SAMPLE_RECORDS = 10_000
 """Of each source so many records are read."""
-_PREFIX = re.compile(r"^((?:files|delta|iceberg|kafka)\.[A-Za-z.]+): ")
+_PREFIX = re.compile(rf"^((?:{'|'.join(SOURCES)})\.[A-Za-z.]+): ")
 
 
 @dataclass
@@ -43,19 +44,18 @@ class Found:
 def look(job: Job) -> Found:
     """Looks at all of it at once."""
     found = Found()
-    for join in job.joins:
-        if isinstance(join.sink, FilesSink | DeltaSink) and not is_url(join.sink.path) and os.path.isfile(join.sink.path):
-            kind = "delta" if isinstance(join.sink, DeltaSink) else "files"
-            index = job.joins.index(join)
-            where = f"spec.joins[{index}].output.sink.{kind}.path"
-            found.problems.append(Problem(where, None, f"{join.sink.path}: {NO_RESULTS_IN_A_FILE}"))
+    for index, (join, written) in enumerate(zip(job.joins, job.manifest.spec.joins, strict=True)):
+        path = join.sink.directory() if isinstance(join.sink, SinkConnector) else None
+        if path is not None and not is_url(path) and os.path.isfile(path):
+            ((kind, _),) = sinks_in(written.output.sink)
+            found.problems.append(Problem(f"spec.joins[{index}].output.sink.{kind}.path", None, f"{path}: {NO_RESULTS_IN_A_FILE}"))
     if not is_url(job.checkpoint) and os.path.isfile(job.checkpoint):
         message = f"{job.checkpoint}: is a file, and must be a directory for the state; remove it or choose another path"
         found.problems.append(Problem("spec.checkpoint.location", None, message))
     looks = [
-        _Look(f"spec.streams[{index}].source", str(Duration(stream.watermark_micros)), _planning(job, stream))
+        _Look(f"spec.streams[{index}].source", str(Duration(stream.watermark_micros)), _planning(job, stream, stream.source))
         for index, stream in enumerate(job.streams)
-        if not isinstance(stream.source, GeneratorSource | JoinSource)
+        if isinstance(stream.source, SourceConnector) and stream.source.is_outside
     ]
     deadline = time.monotonic() + PATIENCE_SECONDS
     for each in looks:
@@ -96,18 +96,15 @@ class _Look:
             found.warnings.append(Problem(f"{self._where.removesuffix('source')}watermark", self._watermark, self._remark))
 
 
-def _planning(job: Job, stream: StreamJob) -> Callable[[], str]:
+def _planning(job: Job, stream: StreamJob, source: SourceConnector) -> Callable[[], str]:
     """Plans as a run would first do, and reads the first records where their event times matter; gives a remark about the watermark."""
-    source = stream.source
-    assert not isinstance(source, GeneratorSource | JoinSource)
-    if isinstance(source, KafkaSource):
-        source = source.model_copy(update={"timeout": min(source.timeout, Duration(round(PATIENCE_SECONDS * 800_000)))})
+    hurried = source.hurried(Duration(round(PATIENCE_SECONDS * 800_000)))
     exact = job.window.kind is WindowKind.ROWS
 
     def plan() -> str:
         from streamjoin.io.factory import make_source
 
-        made = make_source(source, stream.schema, stream.event_time, snapshots=_Nowhere(), exact_counts=exact, stream=stream.name)
+        made = make_source(hurried, stream.schema, stream.event_time, snapshots=_Nowhere(), exact_counts=exact, stream=stream.name)
         if job.window.kind is not WindowKind.RANGE:
             made.plan(None, 1, time.time())
             return ""

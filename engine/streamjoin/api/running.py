@@ -30,8 +30,8 @@ from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.ports import EpochResult, JoinWork, Runner, Stepper
 from streamjoin.job import Inbox, Job
 from streamjoin.location import is_url
+from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.problem import ManifestError, Problem
-from streamjoin.manifest.sinks import ConsoleSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +173,7 @@ class Run(Iterator[Epoch]):
         if job.manifest.spec.suspend:
             text = "nothing is run, and the state is kept; set it to false to go on"
             raise ManifestError((Problem("spec.suspend", True, text),))
-        self._inboxes = {join.name: Inbox() for join in job.joins if isinstance(join.sink, ConsoleSink)}
+        self._inboxes = {join.name: Inbox() for join in job.joins if isinstance(join.sink, SinkConnector) and join.sink.is_shown}
         joins = tuple(replace(join, sink=self._inboxes.get(join.name, join.sink)) for join in job.joins)
         self._job, self._runner = replace(job, joins=joins), runner
         self._until_idle, self._for_seconds, self._elastic = until_idle, for_seconds, elastic

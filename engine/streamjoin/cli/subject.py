@@ -12,8 +12,8 @@ from streamjoin.epoch.watermark import watermark_for
 from streamjoin.job import Job, SinkModel, sink_identity
 from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.sinks import DeltaSink, FilesSink
 from streamjoin.scheme.tiling import Scheme
 
 MOST_REASON = 300
@@ -116,11 +116,7 @@ class Subject:
 
 
 def _sink(sink: SinkModel | None) -> str:
-    if isinstance(sink, FilesSink):
-        return f"{wording.path(sink.path)} ({sink.format})"
-    if isinstance(sink, DeltaSink):
-        return f"Delta table {wording.path(sink.path)}"
-    return sink_identity(sink)
+    return sink.shown(wording.path) if isinstance(sink, SinkConnector) else sink_identity(sink)
 
 
 def window_text(window: Window, streams: Sequence[str]) -> str:

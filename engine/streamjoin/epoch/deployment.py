@@ -45,7 +45,6 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate, seeded
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
-from streamjoin.manifest.sources import GeneratorSource
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -248,7 +247,7 @@ def make_config(job: Job, seed: int, query: str, storage: Storage, sources: Sequ
 def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
     """The sources that the manifest names."""
     exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
-    stored = [stream.name for stream in job.streams if not isinstance(stream.source, JoinSource | GeneratorSource)]
+    stored = [stream.name for stream in job.streams if stream.source.is_outside]
     replays = Replays(storage, job.dead_letter, stored)
 
     def source(stream: StreamJob) -> Source:

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.job import BY_PATTERN, ONE_TOPIC, Job
+from streamjoin.job import Job
 from streamjoin.language.sql import parse_boolean
-from streamjoin.language.topics import matches
 from streamjoin.manifest import resolve
-from streamjoin.manifest.sources import KafkaSource
+from streamjoin.manifest.connector import SourceConnector
 from streamjoin.state.checkpoint import Checkpoint
 
 CONDITION = "].condition"
@@ -52,7 +51,8 @@ def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges
     of_streams = [name for name in now if name.startswith("spec.streams[") and not (changes and name.endswith(SELECT))]
     mended = _mended(job, checkpoint, before)
     of_streams = [name for name in of_streams if name not in mended]
-    lines = [*_differing(before, now, of_streams), *lines]
+    refusals = {name: text for name, source in _sources(job) if (text := source.refusal(name, before.get(name, "")))}
+    lines = [*_differing(before, now, of_streams, refusals), *lines]
     if changes:
         lines += _narrowed(job, before, changes)
     if lines:
@@ -65,16 +65,15 @@ def _mismatch(lines: list[str], location: str) -> CheckpointMismatch:
 
 
 def _widened(job: Job, before: dict[str, str]) -> dict[str, str]:
-    """The fingerprint, with a stream's topic taken for the pattern by which it is read now, where that matches it: what was read of it is
-    in the position by its name."""
-    widened = {}
+    """The fingerprint, with a source's identity now in place of one that it goes on from."""
+    return before | {name: source.identity for name, source in _sources(job) if source.goes_on_from(before.get(name, ""))}
+
+
+def _sources(job: Job) -> Iterator[tuple[str, SourceConnector]]:
+    """The sources, each with its field."""
     for index, stream in enumerate(job.streams):
-        source, name = stream.source, f"spec.streams[{index}].source"
-        if isinstance(source, KafkaSource) and source.topic_pattern is not None:
-            records, _, topic = before.get(name, "").partition(ONE_TOPIC)
-            if topic and matches(source.topic_pattern, topic):
-                widened[name] = records + BY_PATTERN
-    return before | widened
+        if isinstance(stream.source, SourceConnector):
+            yield f"spec.streams[{index}].source", stream.source
 
 
 def _mended(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> set[str]:
@@ -99,16 +98,12 @@ def _read_by(job: Job, join: str) -> frozenset[tuple[str, str]]:
     return frozenset(parse_boolean(written.condition, {stream.name: stream.schema for stream in job.streams}).columns)
 
 
-def _differing(before: Mapping[str, str], now: Mapping[str, str], names: list[str]) -> Iterator[str]:
+def _differing(before: Mapping[str, str], now: Mapping[str, str], names: list[str], refusals: Mapping[str, str]) -> Iterator[str]:
+    """``refusals``: what is said of a field instead of that it differs."""
     for name in names:
         was, is_now = before.get(name), now[name]
-        if was is not None and was.endswith(BY_PATTERN) and ONE_TOPIC in is_now:
-            topic = is_now.partition(ONE_TOPIC)[2]
-            pattern = topic.replace(".", r"\.")
-            message = "cannot follow topicPattern, as it would be forgotten how far others were read"
-            yield f"{name}.kafka.topic: {topic} {message}; topicPattern: {pattern} reads it alone"
-        elif was != is_now:
-            yield f"{name}: {is_now} differs from {was}, which the checkpoint was made with"
+        if was != is_now:
+            yield refusals.get(name, f"{name}: {is_now} differs from {was}, which the checkpoint was made with")
 
 
 def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple[JoinChanges, list[str]]:
@@ -141,7 +136,7 @@ def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | No
 def _changed_join(job: Job, name: str, was: Mapping[str, str]) -> Iterator[str]:
     key = name if len(job.joins) > 1 else ALONE
     before, now = ({f"spec.joins[{key}].{field}": text for field, text in of.items()} for of in (was, job.fingerprint_of(name)))
-    yield from _differing(before, now, list(now))
+    yield from _differing(before, now, list(now), {})
 
 
 def _narrowed(job: Job, before: Mapping[str, str], changes: JoinChanges) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Sources and sinks: where a stream's records come from and where a join's results go.
 
 ``base`` holds the protocols. A source plans splits in the driver, and its reader reads them in the tasks; a sink's
-writers stage files in the tasks, and the driver publishes them once the epoch is committed. ``factory`` builds both
-from a manifest's models.
+writers stage files in the tasks, and the driver publishes them once the epoch is committed. ``factory`` opens both
+by the functions that the manifest's models name (``manifest.connector``).
 
 ================================  ==================================================================================
 ``files``, ``files_*``            files of a directory: finding, planning and reading new ones
@@ -15,7 +15,8 @@ from a manifest's models.
 ``schema_registry``               schemas by id
 ``registered``, ``decoded``       Kafka records that name their schema, as columns
 ``avro_*``, ``protobuf_*``        Avro and Protobuf, by machine code
-``sinks``, ``staging``            files and standard output; results that are not published yet
+``sinks``, ``console``            files and standard output
+``staging``                       results that are not published yet
 ``deadletter``                    records that do not parse
 ================================  ==================================================================================
 """

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,11 @@ class Split:
     """How many records it has, rejected ones included; an estimate unless the source counts exactly."""
     partition: int | None = None
     """Which of the stream's parts it is of, where each has event times of its own; None where the stream is one."""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The split whose fields these are, as ``dataclasses.asdict`` and JSON write them."""
+        return cls(**values)
 
     @property
     def name(self) -> str:

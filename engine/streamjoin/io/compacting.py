@@ -7,6 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamjoin.manifest.tables import Compact
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,10 @@ class Compactor:
         """Until no rewriting is under way."""
         if self._thread is not None:
             self._thread.join()
+
+
+def compaction_of(compact: Compact | None) -> Compaction | None:
+    """The rewriting that a manifest describes."""
+    if compact is None:
+        return None
+    return Compaction(compact.files, None if compact.every is None else compact.every.micros / 1e6, compact.target_size.bytes)

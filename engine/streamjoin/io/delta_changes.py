@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -23,9 +23,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files, damaged_transactions, is_failure
 from streamjoin.io.delta_table import brief, table_uri
-from streamjoin.io.table_source import Change, Mark, TableFile
-from streamjoin.location import is_url
+from streamjoin.io.table_source import Change, Mark, TableFile, TableSource
+from streamjoin.location import is_url, place
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors.delta import DeltaSource as Model
 
 KNOWN_FEATURES = {
     *("appendOnly", "deletionVectors", "domainMetadata", "invariants"),
@@ -246,3 +250,9 @@ def _text(value: Any) -> str | None:
     if value is None or value == "":
         return None
     return str(value).lower() if isinstance(value, bool) else value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def open_source(model: Model, reading: Reading) -> TableSource:
+    """See ``io.factory``."""
+    changes = DeltaChanges(DeltaSourceConfig(place(model.path), model.starting_version, model.on_change))
+    return TableSource(changes, reading.schema, f"delta.path: {model.path}", model.max_files_per_epoch)

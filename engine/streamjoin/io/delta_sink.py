@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError
-from streamjoin.io.compacting import Compaction
+from streamjoin.io.compacting import Compaction, compaction_of
 from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
+from streamjoin.location import place
 
 if TYPE_CHECKING:
     from streamjoin.io.delta_table import DeltaLog
+    from streamjoin.io.factory import Writing
+    from streamjoin.manifest.connectors.delta import DeltaSink as Model
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,10 @@ class DeltaSink(TableSink):
             self._opened = DeltaLog(self.config, self._files)
         self._opened.open()
         return self._opened
+
+
+def open_sink(model: Model, writing: Writing) -> DeltaSink:
+    """See ``io.factory``."""
+    gather_seconds, compaction = model.gather.micros / 1e6, compaction_of(model.compact)
+    config = DeltaSinkConfig(place(model.path), writing.query, model.partition_by, model.compression, gather_seconds, compaction)
+    return DeltaSink(config, writing.schema, writing.refused)

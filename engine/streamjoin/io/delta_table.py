@@ -13,11 +13,12 @@ import os
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -27,10 +28,13 @@ from streamjoin.io.base import SinkError, Staged, UnavailableError
 from streamjoin.io.compacting import Compactor
 from streamjoin.io.delta_damage import LOG
 from streamjoin.io.delta_sink import DeltaSinkConfig
-from streamjoin.io.table_files import Publication, TableFiles
+from streamjoin.io.table_files import Publication, TableFiles, stored_schema
 from streamjoin.location import is_url
 from streamjoin.state import durable
 from streamjoin.state.storage import ObjectStorage
+
+if TYPE_CHECKING:
+    from streamjoin.manifest.connectors.delta import DeltaSink as Model
 
 ATTEMPTS = 10
 """The number of attempts at a transaction, if others change the table meanwhile; deltalake itself tries each of these several times."""
@@ -231,3 +235,12 @@ def _type(field: Any) -> str:
 def brief(error: BaseException) -> str:
     """On one line, without the colours and the stack."""
     return " ".join(re.sub(r"\x1b\[\d*m|↳", "", re.split(r"\n +0:", str(error), maxsplit=1)[0]).split())[:500]
+
+
+def results(model: Model, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the table's newest version; another program's rows in it, too."""
+    uri = table_uri(model.path)
+    if not DeltaTable.is_deltatable(uri):
+        return iter(())
+    found = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(columns=schema.names))
+    return (batch.cast(stored_schema(schema)).cast(schema) for batch in found)

@@ -21,10 +21,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import glob
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -36,6 +39,11 @@ from streamjoin.io.folder import is_hidden
 from streamjoin.io.identity import Entry, Known, decode, inode_of, is_read
 from streamjoin.io.lines import is_still
 from streamjoin.io.seen import SeenFiles, SeenStore, referenced
+from streamjoin.location import is_url, place
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors.files import FilesSource as Model
 
 RECHECKED = 250
 """How many files that were read whole one plan looks at again, at least: a look takes some microseconds, and epochs may be short."""
@@ -325,3 +333,24 @@ def _is_whole(path: str) -> bool:
     if "/" in path:
         return all(map(_is_whole, path.split("/")))
     return not path.endswith(TEMPORARY_ENDINGS) and ".tmp." not in path and "_temporary" not in path
+
+
+def open_source(model: Model, reading: Reading) -> FilesSource:
+    """See ``io.factory``. A path of one file reads that one."""
+    path, pattern, is_deep = place(model.path), model.pattern, model.recursive
+    if pattern == "*" and not is_url(path) and os.path.isfile(path):
+        path, name = os.path.split(path)
+        path, pattern, is_deep = path or ".", glob.escape(name), False
+    config = FilesSourceConfig(
+        path=path,
+        format=model.format,
+        max_files_per_epoch=model.max_files_per_epoch,
+        pattern=pattern,
+        header=model.header,
+        delimiter=model.delimiter,
+        settle_seconds=math.inf if model.settle == "never" else model.settle.micros / 1e6,
+        encoding=model.encoding,
+        on_replaced=model.on_replaced,
+        is_deep=is_deep,
+    )
+    return FilesSource(config, reading.schema, reading.snapshots, reading.exact_counts, stream=reading.stream, times=reading.times)

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from streamjoin.io.base import RAW_LIMIT_BYTES
 from streamjoin.io.decoding import DecodedFile
 from streamjoin.io.lines import HEADER_BYTES, LineFile, Piece, records_of
@@ -25,7 +28,7 @@ def halves(reader: FilesReader, split: FilesSplit) -> tuple[FilesSplit, ...]:
     if len(ranges) > 1:
         middle = len(ranges) // 2
         return _splits(split, [ranges[:middle], ranges[middle:]])
-    cut = _row_groups(ranges[0]) if reader.config.format == "parquet" else _lines(reader, ranges[0])
+    cut = _row_groups(reader, ranges[0]) if reader.config.format == "parquet" else _lines(reader, ranges[0])
     return _splits(split, [(part,) for part in cut]) if len(cut) > 1 else ()
 
 
@@ -49,12 +52,17 @@ def _splits(split: FilesSplit, cut: Sequence[tuple[FileRange, ...]]) -> tuple[Fi
     )
 
 
-def _row_groups(part: FileRange) -> list[FileRange]:
-    """Records in equal shares, as only the file knows better."""
+def _row_groups(reader: FilesReader, part: FileRange) -> list[FileRange]:
+    """Records in equal shares, or as the file's footer has them, if they must be exact."""
     middle = (part.start + part.end) // 2
     if middle == part.start:
         return [part]
     first = part.records * (middle - part.start) // (part.end - part.start)
+    if reader.exact:
+        # Whoever reads the halves says what is wrong with the file.
+        with contextlib.suppress(OSError, pa.ArrowException), reader.folder.parquet(part.name, part.size, planning=True) as opened:
+            footer = pq.ParquetFile(opened).metadata
+            first = sum(footer.row_group(group).num_rows for group in range(part.start, middle))
     return [replace(part, end=middle, records=first), replace(part, start=middle, records=part.records - first)]
 
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -92,11 +92,24 @@ class FilesSplit(Split):
 
     ranges: tuple[FileRange, ...]
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**{**values, "ranges": tuple(map(_range_of, values["ranges"]))})
+
     @property
     def name(self) -> str:
         first = self.ranges[0]
         text = f"{printable(first.name)} {first.start}-{first.end}"
         return text if len(self.ranges) == 1 else f"{text} and {len(self.ranges) - 1} more"
+
+
+def _range_of(values: dict[str, Any]) -> FileRange:
+    given = {**values, "known": None if values["known"] is None else Known(**values["known"])}
+    if "partition" in given:
+        from streamjoin.io.table_source import TableRange
+
+        return TableRange(**given)
+    return FileRange(**given)
 
 
 def printable(name: str) -> str:

@@ -15,13 +15,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.base import Position, Records, SourceError, SourcePlan, Split
-from streamjoin.io.generator_columns import Chunk, Values, column_maker, event_time_maker
-from streamjoin.io.generator_rates import SECOND, Rate
+from streamjoin.io.generator_columns import (
+    ChoiceValues,
+    Chunk,
+    HotspotValues,
+    SequenceValues,
+    UniformValues,
+    Values,
+    ZipfValues,
+    column_maker,
+    event_time_maker,
+)
+from streamjoin.io.generator_rates import SECOND, ConstantRate, DiurnalRate, RampRate, Rate, SpikeRate
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors import generator as models
 
 SPLIT_ROWS = 250_000
 CHUNK_ROWS = 1 << 15
@@ -164,3 +179,45 @@ class GeneratorReader:
             else:
                 makers.append(column_maker(config.seed, item, values))
         return makers
+
+
+def open_source(model: models.GeneratorSource, reading: Reading) -> GeneratorSource:
+    """See ``io.factory``."""
+    config = GeneratorConfig(
+        rate=_rate(model.rate),
+        columns={name: _values(column) for name, column in model.columns.items()},
+        seed=model.seed,
+        rows=model.rows,
+        start_micros=model.start_micros,
+        real_time=model.real_time,
+        out_of_order_micros=model.out_of_order.micros,
+    )
+    return GeneratorSource(config, reading.schema, reading.event_time)
+
+
+def _rate(rate: models.Rate) -> Rate:
+    if rate.ramp is not None:
+        return RampRate(rate.ramp.start, rate.ramp.end, rate.ramp.over.micros / SECOND)
+    if rate.diurnal is not None:
+        wave = rate.diurnal
+        return DiurnalRate(wave.mean, wave.amplitude, wave.period.micros / SECOND, wave.begin.micros / SECOND)
+    if rate.spike is not None:
+        spike = rate.spike
+        every = spike.every.micros / SECOND if spike.every is not None else 0.0
+        return SpikeRate(spike.base, spike.peak, spike.at.micros / SECOND, spike.length.micros / SECOND, every)
+    assert rate.constant is not None
+    return ConstantRate(rate.constant)
+
+
+def _values(column: models.ColumnGenerator) -> Values:
+    if column.sequence is not None:
+        return SequenceValues(column.sequence.start)
+    if column.uniform is not None:
+        return UniformValues(column.uniform.min, column.uniform.max)
+    if column.zipf is not None:
+        return ZipfValues(column.zipf.values, column.zipf.exponent)
+    if column.hotspot is not None:
+        hotspot = column.hotspot
+        return HotspotValues(hotspot.min, hotspot.max, hotspot.width, hotspot.share, hotspot.period.micros / SECOND)
+    assert column.choice is not None
+    return ChoiceValues(column.choice)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
@@ -19,8 +20,13 @@ from pyiceberg.transforms import IdentityTransform
 from streamjoin.io.base import SourceError
 from streamjoin.io.iceberg_checked import CheckedIO
 from streamjoin.io.iceberg_table import catalog_of, explained
-from streamjoin.io.table_source import Change, Mark, TableFile
+from streamjoin.io.references import settings
+from streamjoin.io.table_source import Change, Mark, TableFile, TableSource
 from streamjoin.location import place, within
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors.iceberg import IcebergSource as Model
 
 KEPT_CHANGES = 200
 EMPTY = -1
@@ -169,3 +175,10 @@ def _follows(snapshot: Snapshot, number: int, sequence: int | None) -> bool:
     if snapshot.sequence_number:
         return sequence is not None and snapshot.sequence_number == sequence + 1
     return number == EMPTY
+
+
+def open_source(model: Model, reading: Reading) -> TableSource:
+    """See ``io.factory``."""
+    where = (model.table, settings(model.catalog), model.catalog_name)
+    changes = IcebergChanges(IcebergSourceConfig(*where, model.starting_snapshot, model.on_change))
+    return TableSource(changes, reading.schema, f"iceberg.table: {model.table}", model.max_files_per_epoch)

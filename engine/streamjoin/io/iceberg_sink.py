@@ -10,21 +10,25 @@ come in between: then the table is asked again. So of two drivers that publish t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from streamjoin.io.base import SinkError
-from streamjoin.io.compacting import Compaction
+from streamjoin.io.compacting import Compaction, compaction_of
 from streamjoin.io.ownership import Owner
+from streamjoin.io.references import settings
 from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
 from streamjoin.io.table_sink import TableSink
 
 if TYPE_CHECKING:
+    from streamjoin.io.factory import Writing
     from streamjoin.io.iceberg_table import IcebergTable
+    from streamjoin.manifest.connectors.iceberg import IcebergSink as Model
 
 
 @dataclass(frozen=True)
@@ -91,3 +95,26 @@ class IcebergSink(TableSink):
             self._opened = IcebergTable(self.config, self._files)
         self._root = self._opened.open()
         return self._opened
+
+
+def open_sink(model: Model, writing: Writing) -> IcebergSink:
+    """See ``io.factory``."""
+    where, gather_seconds = (model.table, settings(model.catalog), model.catalog_name), model.gather.micros / 1e6
+    compaction = compaction_of(model.compact)
+    config = IcebergSinkConfig(*where, writing.query, model.partition_by, model.compression, gather_seconds, compaction)
+    return IcebergSink(config, writing.schema, refused=writing.refused)
+
+
+def results(model: Model, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the table's newest snapshot; another program's rows in it, too."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from streamjoin.io.iceberg_table import catalog_of
+
+    stored = stored_schema(schema, least_integer=pa.int32())
+    try:
+        table = catalog_of(model.catalog_name, settings(model.catalog)).load_table(model.table)
+    except NoSuchTableError:
+        return iter(())
+    batches = table.scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
+    return (batch.select(schema.names).cast(stored).cast(schema) for batch in batches)

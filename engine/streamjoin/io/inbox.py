@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.io.base import Staged
+from streamjoin.io.factory import Writing
 from streamjoin.job import Inbox
 
 
@@ -69,3 +70,8 @@ def taken(inbox: Inbox, schema: pa.Schema) -> pa.Table:
     parts, inbox.parts = inbox.parts, []
     batches = [batch for part in parts for batch in ipc.open_stream(part)]
     return pa.Table.from_batches(batches, schema)
+
+
+def open_sink(inbox: Inbox, writing: Writing) -> InboxSink:
+    """See ``io.factory``."""
+    return InboxSink(inbox, writing.schema)

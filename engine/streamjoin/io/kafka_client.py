@@ -10,13 +10,17 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from streamjoin.io.base import UnavailableError
-from streamjoin.io.references import resolved
+from streamjoin.io.references import resolved, settings
+from streamjoin.io.schema_registry import RegistryConfig
+
+if TYPE_CHECKING:
+    from streamjoin.manifest.connectors.kafka import KafkaSink, KafkaSource
 
 RECONNECT_MILLIS = 1000
 """A broker that is back is noticed within this time; librdkafka's own ten seconds would cost as many epochs."""
@@ -168,3 +172,17 @@ def reason_of(error: Exception) -> str:
     """An exception as half a sentence."""
     found = error_of(error)
     return found.str() if found is not None else str(error)
+
+
+def client_of(model: KafkaSource | KafkaSink, pattern: str | None = None) -> KafkaClient:
+    """The client that a manifest describes. ``pattern``: of topics' names, instead of one."""
+    topic = pattern or model.topic
+    assert topic is not None, "the manifest demands one"
+    options, timeout_seconds = settings(model.options), model.timeout.micros / 1e6
+    return KafkaClient(model.bootstrap_servers, topic, options, timeout_seconds, is_pattern=pattern is not None)
+
+
+def registry_config(model: KafkaSource | KafkaSink) -> RegistryConfig | None:
+    """The schema registry that a manifest describes."""
+    given = model.schema_registry
+    return None if given is None else RegistryConfig(given.url, settings(given.options), model.timeout.micros / 1e6)

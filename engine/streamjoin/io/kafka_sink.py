@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -31,7 +31,7 @@ from streamjoin.io import librdkafka
 from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.encoded import Encoding
 from streamjoin.io.kafka_bulk import BulkProducer
-from streamjoin.io.kafka_client import Complaints, KafkaClient, error_of, reason_of
+from streamjoin.io.kafka_client import Complaints, KafkaClient, client_of, error_of, reason_of, registry_config
 from streamjoin.io.kafka_outbox import KafkaWriter
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import RecordByRecord, Sender
@@ -40,6 +40,10 @@ from streamjoin.io.outbox import OUTBOX, data_of, sweep
 from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.state.storage import Missing, Storage
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Writing
+    from streamjoin.manifest.connectors.kafka import KafkaSink as Model
 
 NOTE = f"{OUTBOX}/sent"
 """How the name begins of the object that says which epoch's records have all been sent last, by the identity of the first."""
@@ -483,3 +487,10 @@ def _publication(staged: Sequence[Staged]) -> tuple[str, int]:
     """The checkpoint and the epoch of what is published together."""
     origin, epoch = place_of(staged[0].final)
     return origin.rsplit("/", 1)[1], epoch
+
+
+def open_sink(model: Model, writing: Writing) -> KafkaSink:
+    """See ``io.factory``."""
+    encoding = Encoding(model.format, registry_config(model), f"{model.topic}-value")
+    config = KafkaSinkConfig(client_of(model), writing.query, model.key, writing.join, encoding, model.delivery == "exactlyOnce")
+    return KafkaSink(config, writing.schema, writing.outbox, writing.refused)

@@ -21,12 +21,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from streamjoin.io.base import Blocked, Position, Reader, Records, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_blocked import BlockedPartitions
-from streamjoin.io.kafka_client import KafkaClient, log
+from streamjoin.io.kafka_client import KafkaClient, client_of, log, registry_config
 from streamjoin.io.kafka_group import Group
 from streamjoin.io.kafka_position import Reached, Read, numbered
 from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder, Wanted, WithMetadata
@@ -35,6 +36,10 @@ from streamjoin.io.kafka_topics import Brokers, Seen, Topic
 from streamjoin.io.schema_registry import RegistryConfig
 from streamjoin.io.text import raw_text
 from streamjoin.language.topics import matches
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors.kafka import KafkaSource as Model
 
 SPLIT_RECORDS = 250_000
 """A task reads at most so many offsets."""
@@ -314,3 +319,21 @@ class KafkaReader:
     def close(self) -> None:
         """See :class:`streamjoin.io.base.Keeping`."""
         close_kept(self.config.client, self.config.group)
+
+
+def open_source(model: Model, reading: Reading) -> KafkaSource:
+    """See ``io.factory``."""
+    client, group = client_of(model, model.topic_pattern), model.group_id or f"streamjoin-{reading.query}"
+    config = KafkaSourceConfig(
+        *(client, group, model.format, model.starting_offsets, model.on_data_loss, registry_config(model)),
+        metadata=_metadata(model, reading.schema),
+        starting_millis=None if model.starting_timestamp is None else -(-model.starting_micros // 1000),
+        discovery_seconds=DISCOVERY_SECONDS if model.discovery_interval is None else model.discovery_interval.micros / 1e6,
+    )
+    return KafkaSource(config, reading.schema)
+
+
+def _metadata(model: Model, schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """(column as it is declared, what of the record it has)."""
+    names = {name.casefold(): name for name in schema.names}
+    return () if model.metadata is None else tuple((names[column.casefold()], kind) for kind, column in model.metadata.columns())

@@ -21,13 +21,16 @@ from pyarrow import ipc
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
+from streamjoin.io.references import settings
 from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.io.sinks import json_texts
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
 
 if TYPE_CHECKING:
+    from streamjoin.io.factory import Writing
     from streamjoin.io.postgres_table import PostgresTable
+    from streamjoin.manifest.connectors.postgres import PostgresSink as Model
 
 
 @dataclass(frozen=True)
@@ -164,3 +167,10 @@ class ArrowWriter(OutboxWriter):
 
     def _final(self) -> str:
         return f"part-{self._stem}-{len(self._done):03d}"
+
+
+def open_sink(model: Model, writing: Writing) -> PostgresSink:
+    """See ``io.factory``."""
+    where = (model.host, model.port, model.database, model.namespace, model.table)
+    config = PostgresSinkConfig(*where, model.key, model.timeout.micros / 1e6, settings(model.options), writing.join)
+    return PostgresSink(config, writing.schema, writing.outbox, writing.refused)

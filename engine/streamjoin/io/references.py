@@ -5,7 +5,7 @@ variable.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 FILE, VARIABLE = "file:", "env:"
@@ -34,3 +34,8 @@ def _resolved(value: str, field: str, readers: str, errors: type[Exception]) -> 
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise errors(f"{field}: {path} cannot be read ({reason}); mount it where {readers}") from None
+
+
+def settings(options: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:
+    """A manifest's options as clients take them, in the order of their names."""
+    return tuple(sorted((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in options.items()))

@@ -41,9 +41,9 @@ from streamjoin.io.base import (
     Traffic,
     no_records,
 )
-from streamjoin.io.files_reader import FileRange, FilesReader, FilesSplit
+from streamjoin.io.factory import function
+from streamjoin.io.files_reader import FilesReader, FilesSplit
 from streamjoin.io.folder import folder_at
-from streamjoin.io.identity import Known
 from streamjoin.io.lines import JSON_SPACE, Framing, read_range
 from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, Storage, StorageError
 
@@ -55,8 +55,8 @@ LOOK_SECONDS = 30.0
 SAME = "same"
 """In place of a letter's origin: that of the letter before it in the file."""
 AGAIN = "cannot be read again: "
-KINDS = ("FilesSplit", "KafkaSplit")
-"""Of splits whose records can be read again."""
+SPLITS = {"FilesSplit": "streamjoin.io.files_reader:FilesSplit", "KafkaSplit": "streamjoin.io.kafka_records:KafkaSplit"}
+"""Splits whose records can be read again (name in letters -> ``module:class``)."""
 Origin = str
 """How a letter's record is read again, as JSON: the split, or the file that is read as a new one."""
 
@@ -79,26 +79,14 @@ def _origin_of(split: Split) -> Origin | None:
     if isinstance(split, ReplaySplit):
         return split.origin
     kind = type(split).__name__
-    return json.dumps({"kind": kind, **asdict(split)}) if kind in KINDS else None
+    return json.dumps({"kind": kind, **asdict(split)}) if kind in SPLITS else None
 
 
 def split_of(origin: Origin) -> Split:
     """The split that an origin names, if that is no file."""
     values = json.loads(origin)
-    if values.pop("kind") == "KafkaSplit":
-        from streamjoin.io.kafka_records import KafkaSplit
-
-        return KafkaSplit(**values)
-    return FilesSplit(**{**values, "ranges": tuple(map(_range_of, values["ranges"]))})
-
-
-def _range_of(values: dict[str, Any]) -> FileRange:
-    given = {**values, "known": None if values["known"] is None else Known(**values["known"])}
-    if "partition" in given:
-        from streamjoin.io.table_source import TableRange
-
-        return TableRange(**given)
-    return FileRange(**given)
+    made: Split = function(SPLITS[values.pop("kind")]).from_json(values)
+    return made
 
 
 @dataclass(frozen=True)

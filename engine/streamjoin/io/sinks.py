@@ -1,4 +1,4 @@
-"""Sinks: Parquet or JSON files in a directory or an object store's folder, and the console.
+"""Sinks: Parquet or JSON files in a directory or an object store's folder.
 
 Always holds for files: they are written under ``<root>/_staging`` and appear in ``<root>`` in one step when the driver
 publishes them, so that a reader of ``<root>`` (readers skip names that begin with an underscore) sees complete,
@@ -17,7 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,12 @@ from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
 from streamjoin.kernel.arrays import time_texts
 from streamjoin.language.temporal import date_text, timestamp_text
+from streamjoin.location import place
 from streamjoin.state.storage import StorageError
+
+if TYPE_CHECKING:
+    from streamjoin.io.factory import Writing
+    from streamjoin.manifest.connectors.files import FilesSink as Model
 
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -404,68 +409,7 @@ def _escape(text: pa.Array) -> pa.Array:
     return text
 
 
-@dataclass(frozen=True)
-class ConsoleSinkConfig:
-    """A console sink as the manifest describes it."""
-
-    limit: int = 20
-    """How many rows of an epoch are shown."""
-
-
-class ConsoleSink:
-    """Prints the first rows of each epoch as JSON lines, in the driver, once the epoch is committed.
-
-    The rows travel in :attr:`Staged.text`. A crash between commit and publication shows an epoch twice.
-    """
-
-    def __init__(self, config: ConsoleSinkConfig, schema: pa.Schema) -> None:
-        self.config = config
-        self.schema = schema
-
-    @property
-    def gather_seconds(self) -> float:
-        return 0.0
-
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ConsoleWriter:
-        return ConsoleWriter(self.config.limit, stem if stem is not None else name)
-
-    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        return list(small)
-
-    def publish(self, staged: Sequence[Staged], *, again: bool = False, stream: TextIO | None = None) -> None:
-        """Prints; what is beyond the limit is only counted."""
-        stream = stream if stream is not None else sys.stdout
-        lines = [line for file in staged for line in file.text.split("\n") if line][: self.config.limit]
-        more = sum(file.rows for file in staged) - len(lines)
-        for line in lines:
-            print(line, file=stream)
-        if more > 0:
-            print(f"... and {more} more rows", file=stream)
-        stream.flush()
-
-    def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        return 0
-
-
-class ConsoleWriter:
-    """Keeps the first rows and counts the rest."""
-
-    def __init__(self, limit: int, stem: str) -> None:
-        self._limit = limit
-        self._stem = stem
-        self._rows = 0
-        self._text: list[str] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        wanted = self._limit - self._rows
-        if wanted > 0:
-            self._text.append(bytes(json_lines(batch.slice(0, wanted))).decode())
-        self._rows += batch.num_rows
-
-    def close(self) -> list[Staged]:
-        if self._rows == 0:
-            return []
-        return [Staged(self._stem, self._stem, self._rows, 0, "".join(self._text))]
-
-    def abort(self) -> None:
-        self._rows, self._text = 0, []
+def open_sink(model: Model, writing: Writing) -> FilesSink:
+    """See ``io.factory``."""
+    config = FilesSinkConfig(place(model.path), model.format, model.compression, gather_seconds=model.gather.micros / 1e6)
+    return FilesSink(config, writing.schema)

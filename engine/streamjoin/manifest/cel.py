@@ -8,11 +8,17 @@ Always holds: expressions use nothing newer than Kubernetes 1.30 has.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
+
+from streamjoin.manifest.problem import listed
+
+_CEL_WORDS = {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
+_CEL_WORDS |= {"package", "namespace", "return", "var", "void", "while"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +56,23 @@ def seconds(duration: str) -> str:
     rest = f"{duration}.split('d')[size({duration}.split('d')) - 1]"
     days = f"({duration}.contains('d') ? double({duration}.split('d')[0]) * 86400.0 : 0.0)"
     return f"({days} + ({rest} == '' ? 0.0 : double(duration({rest}).getMilliseconds()) / 1000.0))"
+
+
+def quoted(text: str) -> str:
+    """A CEL string."""
+    return json.dumps(text)
+
+
+def cel_name(of: str, name: str) -> str:
+    """How CEL reads a field: words of its own stand between underscores there."""
+    return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
+
+
+def one_holds(*conditions: str) -> str:
+    """Whether exactly one of the conditions holds."""
+    return f"[{', '.join(conditions)}].exists_one(given, given)"
+
+
+def exactly_one(*names: str) -> Rule:
+    """The rule that exactly one of these fields is given."""
+    return Rule(one_holds(*(f"has({cel_name('self', name)})" for name in names)), f"give exactly one of {listed(names, 'and')}")

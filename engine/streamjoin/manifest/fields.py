@@ -7,7 +7,7 @@ reading it raises UnparsedError.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -16,7 +16,7 @@ from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.part import Part, UnparsedError, has_unknown
+from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, closest, listed, shown
 from streamjoin.manifest.text import Path, field_name
 
@@ -27,24 +27,6 @@ def field_problems(error: ValidationError) -> Iterator[Problem]:
     """What pydantic found in a manifest."""
     for details in error.errors(include_url=False):
         yield _field_problem(details)
-
-
-def one_of(field: str, part: Part, names: Sequence[str]) -> Iterator[Problem]:
-    """That one of these fields is given. ``names`` are the model's; users are told the manifest's."""
-    aliases = {name: type(part).model_fields[name].alias or name for name in names}
-    given = [alias for name, alias in aliases.items() if name in part.model_fields_set]
-    if not given and not has_unknown(part):
-        yield Problem(field, None, f"is empty; give one of {listed(list(aliases.values()))}")
-    elif len(given) > 1:
-        yield Problem(field, None, f"has {listed(given, 'and')}; keep one")
-
-
-def until_refused(check: Iterator[Problem]) -> Iterator[Problem]:
-    """A check's problems, to its end or to where it reads a refused field: that field has its own problem already."""
-    try:
-        yield from check
-    except UnparsedError:
-        return
 
 
 def partial(part: type[_Part], value: Mapping[str, Any]) -> _Part:
@@ -234,6 +216,14 @@ def inner_part(annotation: Any) -> tuple[str, type[Part]] | None:
         if inner is not None:
             return kind or inner[0], inner[1]
     return None
+
+
+def parts_of(part: type[Part]) -> Iterator[type[Part]]:
+    """A part, and those that it may have. O(fields)."""
+    yield part
+    for info in part.model_fields.values():
+        if (inner := inner_part(info.annotation)) is not None:
+            yield from parts_of(inner[1])
 
 
 def part_at(path: Path) -> type[Part] | None:

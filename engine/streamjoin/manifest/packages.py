@@ -7,44 +7,15 @@ Always holds: every such field is found, wherever the models have one. Pure; whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from streamjoin.manifest.connector import Connector, Package
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.sinks import DeltaSink, IcebergSink
-from streamjoin.manifest.snapshots import CassandraStore
-from streamjoin.manifest.sources import DeltaSource, IcebergSource, KafkaSource
+from streamjoin.manifest.tables import EXTRA as TABLES
 
-TABLES = "tables"
 IMAGES = {TABLES: "streamjoin-engine-tables"}
 """By extra, the image with its packages, where streamjoin-engine is the same without them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that an extra brings."""
-
-    name: str
-    module: str
-    """As it is imported."""
-    extra: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-DELTA = Package("deltalake", "deltalake", TABLES)
-ICEBERG = Package("pyiceberg", "pyiceberg", TABLES)
-CASSANDRA = Package("cassandra-driver", "cassandra", "cassandra")
-PROTOBUF = Package("grpcio-tools", "grpc_tools", "protobuf")
-PACKAGES: dict[type[Part], Package] = {
-    DeltaSource: DELTA,
-    DeltaSink: DELTA,
-    IcebergSource: ICEBERG,
-    IcebergSink: ICEBERG,
-    CassandraStore: CASSANDRA,
-}
 
 
 def needed_packages(manifest: Manifest) -> dict[str, Package]:
@@ -67,10 +38,8 @@ def missing_package(field: str, package: Package) -> Problem:
 
 def _needed(field: str, value: object) -> Iterator[tuple[str, Package]]:
     if isinstance(value, Part):
-        if package := PACKAGES.get(type(value)):
-            yield field, package
-        if isinstance(value, KafkaSource) and value.format == "protobuf":
-            yield f"{field}.format", PROTOBUF
+        for name, package in value.packages() if isinstance(value, Connector) else ():
+            yield f"{field}.{name}" if name else field, package
         fields = type(value).model_fields
         for name, inner in value:
             if isinstance(inner, Part | tuple):

@@ -6,12 +6,13 @@ Python (``from``, ``for``) or of pydantic (``schema``), another name with the ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
 
+from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.quantity import Quantity
 
 
@@ -33,6 +34,9 @@ class Part(BaseModel):
         strict=True,
         use_attribute_docstrings=True,
     )
+
+    api_rules: ClassVar[tuple[Rule, ...]] = ()
+    """What its fields must be together, for the API server. The operator adds to them (``crd_rules``)."""
 
     if not TYPE_CHECKING:  # a type checker should go on refusing names that no field has
 

@@ -17,6 +17,7 @@ _LONGEST_VALUE = 60
 _SECRET = re.compile(
     r"password|passphrase|secret(?!name$)|jaas|oauthbearer\.config|key\.pem|ssl_key|auth\.token|user\.info|//[^/]*:[^/]*@", re.IGNORECASE
 )
+_CONNECTOR = re.compile(r"\.(source|sink|snapshots)\b")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Problem:
 
     def _holds_secret(self) -> bool:
         """Whether the field is named as secrets are, or the value has a field of such a name."""
-        has_options = "kafka" in self.field or "snapshots" in self.field
+        has_options = _CONNECTOR.search(self.field) is not None
         return is_secret(self.field) or (has_options and is_secret(json.dumps(self.value, default=str)))
 
 

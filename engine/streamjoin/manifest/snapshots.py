@@ -6,21 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from streamjoin.manifest.checks import Check
+from streamjoin.manifest.connector import Connector, Package
+from streamjoin.manifest.databases import DatabaseName, Port, TableName, libpq_problems
 from streamjoin.manifest.field_types import MemoryAmount, Options, PositiveSpan, Sql
+from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
 from streamjoin.manifest.part import Part
+from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration, Memory
 
-Port = Annotated[int, Field(ge=1, le=65535)]
-DatabaseName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-TableName = Annotated[str, StringConstraints(min_length=1, max_length=36, pattern=r"^[a-z][a-z0-9_]*$")]
-"""Short enough for Cassandra's 48 with what is added to it."""
+CASSANDRA = Package("cassandra-driver", "cassandra", "cassandra")
+_CASSANDRA_OPTIONS = ("username", "password", "ssl.ca.location")
 
 
-class EmbeddedStore(Part):
+class EmbeddedStore(Connector):
     """Sorted Parquet files in the checkpoint alone: nothing to install."""
 
 
-class PostgresStore(Part):
+class PostgresStore(Connector):
     """A table of PostgreSQL, with a B-tree by key and snapshot: for ranges of keys."""
 
     host: Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -39,8 +42,14 @@ class PostgresStore(Part):
     options: Options = Field(default={})
     """Settings of libpq, such as user, password and sslmode. A value file:/path is read from that file, env:NAME from that variable."""
 
+    def problems(self, field: str) -> Check:
+        return libpq_problems(field, self.options)
 
-class CassandraStore(Part):
+    def remarks(self, field: str) -> Check:
+        return secret_remarks(field, self.options)
+
+
+class CassandraStore(Connector):
     """Tables of Cassandra, partitioned by key: for look-ups of single keys."""
 
     hosts: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
@@ -60,6 +69,21 @@ class CassandraStore(Part):
     """How long a request may take."""
     options: Options = Field(default={})
     """username, password and ssl.ca.location (a file). A value file:/path is read from that file, env:NAME from that variable."""
+
+    package = CASSANDRA
+
+    def problems(self, field: str) -> Check:
+        for name, value in self.options.items():
+            here = option_field(field, name)
+            if name not in _CASSANDRA_OPTIONS:
+                close = closest(name, _CASSANDRA_OPTIONS)
+                remedy = f"did you mean {close}?" if close else f"they are {listed(_CASSANDRA_OPTIONS, 'and')}"
+                yield Problem(here, value, f"is not an option of a store of Cassandra; {remedy}")
+            else:
+                yield from reference_problems(here, name, value)
+
+    def remarks(self, field: str) -> Check:
+        return secret_remarks(field, self.options)
 
 
 class SnapshotStore(Part):

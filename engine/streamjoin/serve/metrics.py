@@ -40,8 +40,7 @@ from streamjoin.io.base import Traffic
 from streamjoin.io.telling import told
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDE_NAMES
-from streamjoin.manifest.sinks import KafkaSink
-from streamjoin.manifest.sources import KafkaSource
+from streamjoin.manifest.connector import KAFKA_METRICS
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX
 from streamjoin.serve.page import Page, family, histogram
 from streamjoin.serve.query_metrics import QueryMetrics
@@ -126,7 +125,7 @@ class Metrics(Collector):
         """What tasks got over; the driver's are in the traffic."""
         self._traffic: tuple[Traffic, ...] = (Traffic(),) * (len(job.streams) + 1)
         self._delays: Mapping[str, Counted] = {}
-        self._of_kafka = [number for number, stream in enumerate(job.streams) if isinstance(stream.source, KafkaSource)]
+        self._of_kafka = [number for number, stream in enumerate(job.streams) if stream.source.metrics == KAFKA_METRICS]
         self._last_error: str | None = None
         self._last_failure: str | None = None
         self._running_since: float | None = None
@@ -407,7 +406,7 @@ class Metrics(Collector):
         for stream in self._of_kafka:
             errors = self._traffic[stream].errors + self._source_errors[stream]
             page.add(f"{KAFKA_PREFIX}source_errors_total", errors, name, self._streams[stream])
-        if any(isinstance(join.sink, KafkaSink) for join in self._job.joins):
+        if any(join.sink is not None and join.sink.metrics == KAFKA_METRICS for join in self._job.joins):
             page.add(f"{KAFKA_PREFIX}sent_records_total", sink.sent_records, name)
             page.add(f"{KAFKA_PREFIX}sent_bytes_total", sink.sent_bytes, name)
             page.add(f"{KAFKA_PREFIX}send_failures_total", sink.failures, name)
@@ -461,8 +460,7 @@ class Metrics(Collector):
 
     def _of_partitions(self, result: EpochResult, number: int, found: Mapping[int, Found]) -> list[tuple[str, int, Found]]:
         """Of a stream's partitions: their topics, their numbers in these, and what was found of them."""
-        source = self._job.streams[number].source
-        one = source.topic or "" if isinstance(source, KafkaSource) else ""
+        one = self._job.streams[number].source.partitions_of
         topics = result.topics[number] if result.topics else {}
         named = [(*topics.get(partition, (one, partition)), of_it) for partition, of_it in found.items()]
         return sorted(named, key=lambda each: each[:2])

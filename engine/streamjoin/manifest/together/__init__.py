@@ -12,10 +12,9 @@ ends that check, and only that one: the field has its own problem already.
 ``scheme``      ``spec.scheme``
 ``places``      ``spec.checkpoint``; directories and topics that must not be each other's
 ``doubtful``    what is allowed but perhaps not meant
-``check``       what all checks have in common
 ==============  ========================================================================================================
 
-What one kind of source, sink or store must be is in ``manifest.kafka``, ``topics``, ``tables``, ``stores`` and ``generated``.
+What a source, a sink or a store must be by itself is in its own module (``manifest.connectors``, ``manifest.snapshots``).
 
 Always holds: a manifest whose fields are right by themselves and for which :func:`problems` finds nothing can be
 compiled.
@@ -27,10 +26,9 @@ import re
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
-from streamjoin.manifest.fields import until_refused
+from streamjoin.manifest.checks import Check, until_refused, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.together.check import Check, value_at
 from streamjoin.manifest.together.doubtful import remarks
 from streamjoin.manifest.together.joins import (
     condition_problems,

@@ -9,12 +9,11 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
-from streamjoin.manifest.kafka import kafka_client_remarks
+from streamjoin.manifest.checks import Check
+from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.stores import postgres_sink_remarks, store_remarks
-from streamjoin.manifest.tables import catalog_remarks
-from streamjoin.manifest.together.check import Check, value_at
 
 
 def remarks(manifest: Manifest) -> list[Problem]:
@@ -44,8 +43,7 @@ def remarks(manifest: Manifest) -> list[Problem]:
         )
         found.append(Problem("spec.joins", None, message))
     for index, stream in enumerate(spec.streams):
-        found += kafka_client_remarks(f"spec.streams[{index}].source.kafka", stream.source.kafka)
-        found += catalog_remarks(f"spec.streams[{index}].source.iceberg", stream.source.iceberg)
+        found += _connector_remarks(f"spec.streams[{index}].source", stream.source)
     return found
 
 
@@ -79,8 +77,11 @@ def _join_remarks(field: str, join: model.Join, spec: model.Spec) -> Check:
     if kind.gives_unmatched and join.window.unbounded:
         message = "never ends, so tuples without a match come only when the input has ended (streamjoin run --until-idle)"
         yield Problem(f"{field}.window.unbounded", None, message)
-    yield from kafka_client_remarks(f"{field}.output.sink.kafka", value_at(join, "output", "sink", "kafka"))
-    yield from postgres_sink_remarks(f"{field}.output.sink.postgres", value_at(join, "output", "sink", "postgres"))
-    yield from catalog_remarks(f"{field}.output.sink.iceberg", value_at(join, "output", "sink", "iceberg"))
+    yield from _connector_remarks(f"{field}.output.sink", join.output.sink)
     if join.output.snapshots is not None:
-        yield from store_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
+        yield from _connector_remarks(f"{field}.output.snapshots.store", join.output.snapshots.store)
+
+
+def _connector_remarks(field: str, part: Part | None) -> Check:
+    for kind, connector in given(part):
+        yield from connector.remarks(f"{field}.{kind}")

@@ -12,10 +12,10 @@ from streamjoin.language.graph import join_graph
 from streamjoin.language.layout import TooManyFloorsError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
+from streamjoin.manifest.checks import Check, sql_problem, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError
 from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.together.check import Check, sql_problem, value_at
 
 OF_MANY = ("inner", "semi", "anti")
 """The types of a join over three and more streams."""

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from streamjoin.location import place, within
 from streamjoin.manifest import model
-from streamjoin.manifest.fields import one_of
+from streamjoin.manifest.checks import Check, one_of, until_refused, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.sources import split_path
-from streamjoin.manifest.together.check import Check, value_at
-from streamjoin.manifest.topics import loop_problems
+from streamjoin.manifest.sinks import sinks_in
+from streamjoin.manifest.sources import sources_in
 
 
 def checkpoint_problems(manifest: Manifest) -> Check:
@@ -30,20 +29,22 @@ def checkpoint_problems(manifest: Manifest) -> Check:
 
 def place_problems(manifest: Manifest) -> Check:
     """Directories that would take each other's files for their own. Two streams may read the same directory."""
-    places: list[tuple[str, str]] = []
+    known: list[tuple[str, str, str]] = []
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
     for index, stream in enumerate(streams):
-        for kind in ("files", "delta"):
-            places.append((f"spec.streams[{index}].source.{kind}.path", value_at(stream, "source", kind, "path")))
+        for kind, source in sources_in(value_at(stream, "source")):
+            if (directory := source.directory()) is not None:
+                known.append((f"spec.streams[{index}].source.{kind}.path", value_at(source, "path"), place(directory)))
     for index, join in enumerate(joins):
-        for kind in ("files", "delta"):
-            places.append((f"spec.joins[{index}].output.sink.{kind}.path", value_at(join, "output", "sink", kind, "path")))
-    places.append(("spec.checkpoint.location", value_at(manifest, "spec", "checkpoint", "location")))
-    places.append(("spec.deadLetter.location", value_at(manifest, "spec", "dead_letter", "location")))
-    known = [(field, given, _directory(field, given)) for field, given in places if isinstance(given, str)]
-    for position, (field, given, path) in enumerate(known):
-        for other_field, other_given, other in known[:position]:
+        for kind, sink in sinks_in(value_at(join, "output", "sink")):
+            if (directory := sink.directory()) is not None:
+                known.append((f"spec.joins[{index}].output.sink.{kind}.path", directory, place(directory)))
+    for field, part in (("checkpoint", "checkpoint"), ("deadLetter", "dead_letter")):
+        if (location := value_at(manifest, "spec", part, "location")) is not None:
+            known.append((f"spec.{field}.location", location, place(location)))
+    for position, (field, written, path) in enumerate(known):
+        for other_field, other_written, other in known[:position]:
             both_read = field.startswith("spec.streams") and other_field.startswith("spec.streams")
             kept_inside = field == "spec.deadLetter.location" and other_field == "spec.checkpoint.location"
             if both_read or (kept_inside and path != other and within(path, other)):
@@ -51,16 +52,17 @@ def place_problems(manifest: Manifest) -> Check:
             if within(path, other) or within(other, path):
                 inside = "lies in" if within(path, other) else "holds"
                 relation = "is the same directory as" if path == other else inside
-                message = f"{relation} {other_field} ({other_given}); give each a directory of its own"
-                yield Problem(field, given, message)
-
-
-def _directory(field: str, given: str) -> str:
-    return place(split_path(given)[0] if field.endswith(".source.files.path") else given)
+                message = f"{relation} {other_field} ({other_written}); give each a directory of its own"
+                yield Problem(field, written, message)
 
 
 def topic_loop_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
-    """Topics of results that a source's pattern matches."""
-    read = [(f"spec.streams[{index}].source.kafka", value_at(stream, "source", "kafka")) for index, stream in enumerate(streams)]
-    written = [(f"spec.joins[{index}].output.sink.kafka", value_at(join, "output", "sink", "kafka")) for index, join in enumerate(joins)]
-    return loop_problems(read, written)
+    """Sources that would read the results of this resource."""
+    written = [
+        (f"spec.joins[{index}].output.sink.{kind}", sink)
+        for index, join in enumerate(joins)
+        for kind, sink in sinks_in(value_at(join, "output", "sink"))
+    ]
+    for index, stream in enumerate(streams):
+        for kind, source in sources_in(value_at(stream, "source")):
+            yield from until_refused(source.loop_problems(f"spec.streams[{index}].source.{kind}", written))

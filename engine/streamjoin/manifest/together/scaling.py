@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from streamjoin.manifest import model
+from streamjoin.manifest.checks import Check, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.together.check import Check, value_at
 
 
 def workers_problems(manifest: Manifest) -> Check:

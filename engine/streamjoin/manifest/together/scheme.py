@@ -8,9 +8,9 @@ from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import resolve
+from streamjoin.manifest.checks import Check
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.together.check import Check
 from streamjoin.scheme.models import HANDSHAKE, KEYED
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from streamjoin.language.errors import SqlError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
-from streamjoin.manifest.fields import one_of
+from streamjoin.manifest.checks import Check, as_text, one_of, sql_problem
+from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.stores import store_problems
-from streamjoin.manifest.together.check import Check, as_text, sql_problem
 from streamjoin.manifest.together.outputs import output_columns
 
 
@@ -21,8 +20,9 @@ def snapshots_end_problems(field: str, join: model.Join) -> Check:
     if snapshots is None:
         return
     if snapshots.store is not None:
-        yield from one_of(f"{field}.store", snapshots.store, ("embedded", "postgres", "cassandra"))
-        yield from store_problems(f"{field}.store", snapshots.store)
+        yield from one_of(f"{field}.store", snapshots.store, tuple(type(snapshots.store).model_fields))
+        for kind, store in given(snapshots.store):
+            yield from store.problems(f"{field}.store.{kind}")
     if snapshots.punctuation:
         for name, value in (("every", snapshots.every), ("size", snapshots.size)):
             if value is not None:

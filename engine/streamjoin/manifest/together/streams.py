@@ -12,28 +12,24 @@ from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import STRING, TypeName, is_numeric
 from streamjoin.manifest import model, resolve, sources
-from streamjoin.manifest.fields import one_of
-from streamjoin.manifest.generated import generator_problems
-from streamjoin.manifest.kafka import kafka_client_problems, metadata_problems, raw_problems, registry_problems
+from streamjoin.manifest.checks import Check, one_of, sql_problem, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError, has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
-from streamjoin.manifest.tables import catalog_problems
-from streamjoin.manifest.together.check import Check, as_text, sql_problem, value_at
+from streamjoin.manifest.sources import sources_in
 
 _TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
 
 
 def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> list[Check]:
     """The checks of one stream by itself. ``schema``: None where it is not known: the checks that read it are left out."""
-    kafka = value_at(stream, "source", "kafka")
-    checks = [_source(f"{field}.source", stream), kafka_client_problems(f"{field}.source.kafka", kafka)]
-    checks.append(registry_problems(f"{field}.source.kafka", kafka))
-    checks.append(catalog_problems(f"{field}.source.iceberg", value_at(stream, "source", "iceberg")))
+    connectors = list(sources_in(value_at(stream, "source")))
+    checks = [_source(f"{field}.source", stream)]
+    checks += [source.problems(f"{field}.source.{kind}") for kind, source in connectors]
     if schema is not None:
         checks += [_event_time(field, stream, schema), _where(field, stream, schema), _punctuation(field, stream, schema)]
-        checks += [_select(field, stream, schema), _generator(f"{field}.source", stream, schema)]
-        checks += [raw_problems(field, kafka, schema), metadata_problems(field, kafka, schema)]
+        checks.append(_select(field, stream, schema))
+        checks += [source.schema_problems(field, schema, _time_column(stream)) for _, source in connectors]
     return [*checks, _watermark(field, stream), _of_event_times(field, stream)]
 
 
@@ -94,7 +90,8 @@ def _watermark(field: str, stream: model.Stream) -> Check:
     if stream.event_time is None and given is not None and given.micros:
         message = f"needs {field}.eventTime; name the column of event times there, or remove watermark"
         yield Problem(f"{field}.watermark", str(given), message)
-    is_ordered = source is None or source.generator is not None or source.join is not None
+    sources_given = [each for _, each in sources_in(source)]
+    is_ordered = source is None or source.join is not None or any(each.default_watermark is not None for each in sources_given)
     if stream.event_time is not None and given is None and not is_ordered and not has_unknown(stream):
         yield Problem(f"{field}.watermark", None, model.NO_WATERMARK)
 
@@ -142,43 +139,13 @@ def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
 
 
 def _source(field: str, stream: model.Stream) -> Check:
-    source = stream.source
-    yield from one_of(field, source, tuple(sources.Source.model_fields))
-    files = value_at(source, "files")
-    if isinstance(files, sources.FilesSource):
-        yield from _files_source(f"{field}.files", files)
-    rate = value_at(source, "generator", "rate")
-    if isinstance(rate, sources.Rate):
-        yield from one_of(f"{field}.generator.rate", rate, ("constant", "ramp", "diurnal", "spike"))
-        spike = rate.spike
-        if spike is not None and spike.every is not None and spike.length > spike.every:
-            message = f"must be at most every ({spike.every}); shorten it"
-            yield Problem(f"{field}.generator.rate.spike.for", str(spike.length), message)
+    yield from one_of(field, stream.source, tuple(sources.Source.model_fields))
 
 
-def _files_source(field: str, files: sources.FilesSource) -> Check:
-    if "pattern" in files.model_fields_set and "/" in files.pattern:
-        message = "has a /, and is compared with file names alone; put the directory into path"
-        yield Problem(f"{field}.pattern", files.pattern, message)
-    # Kubernetes fills in the default.
-    if {"path", "pattern"} <= files.model_fields_set and files.names[1] != files.pattern != type(files).model_fields["pattern"].default:
-        yield Problem(f"{field}.pattern", files.pattern, f"is given by path too, as {files.names[1]}; remove one of them")
-    if "delimiter" in files.model_fields_set and (files.delimiter in '"\n\r' or not files.delimiter.isascii()):
-        yield Problem(f"{field}.delimiter", files.delimiter, "cannot separate values; use another character, such as ;")
-    uses = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv"), "encoding": ("json", "csv")}
-    for name, formats in uses.items():
-        # Kubernetes fills in defaults, so only what differs from them was meant.
-        if files.format not in formats and getattr(files, name) != type(files).model_fields[name].default:
-            message = f"has no meaning with format {files.format}; remove it (it belongs to {listed(formats, 'and')})"
-            yield Problem(f"{field}.{name}", as_text(getattr(files, name)), message)
-
-
-def _generator(field: str, stream: model.Stream, schema: Schema) -> Check:
-    generator = stream.source.generator
-    if generator is not None:
-        given = stream.event_time
-        name = None if given is None or given.unit or given.format else given.column or given.expression
-        yield from generator_problems(f"{field}.generator", generator, schema, name)
+def _time_column(stream: model.Stream) -> str | None:
+    """The column that has the event times as they are."""
+    written = value_at(stream, "event_time")
+    return None if written is None or written.unit or written.format else written.column or written.expression
 
 
 def results_read_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:

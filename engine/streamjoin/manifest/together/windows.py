@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamjoin.manifest import model
+from streamjoin.manifest.checks import Check, as_text
 from streamjoin.manifest.part import has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.text import field_name
-from streamjoin.manifest.together.check import Check, as_text
 
 
 def window_checks(field: str, join: model.Join, streams: Sequence[model.Stream], over: Sequence[int]) -> list[Check]:
