@@ -119,6 +119,17 @@ def test_a_join_of_several_streams_gives_what_the_oracle_selects(part: int, tmp_
         assert min(counts["plans"], counts["switches"], counts["failed epochs"], counts["late"]) > 0, counts
 
 
+@pytest.mark.parametrize("kind", ["semi", "anti"])
+def test_tuples_may_lie_in_more_places_than_the_manifest_alone_says(kind: str, tmp_path: Path) -> None:
+    """A sample of the first input chooses among the graphs of a condition, which hold tuples by different numbers of keys."""
+    join = drawn(20).of_type(kind, random.Random(kind))
+    job = make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2))
+    driver = driver_for(job, join.inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
+    run_all(driver)
+    assert len(driver.job.places) > len(job.places)
+    check_output(join, tmp_path, str(join), Counter())
+
+
 @pytest.mark.parametrize("streams", [2, 3, 4, 5])
 def test_the_oracle_selects_what_python_finds_in_the_product_of_all_streams(streams: int) -> None:
     total = 0

@@ -234,7 +234,7 @@ class Driver:
                 self._deploy(deployment.first_plan(*parts, apart=self._caution.apart))
             else:
                 self._change_joins(self._changes, inputs)
-                head = Head.after(self.checkpoint)
+            head = Head.after(self.checkpoint)  # of the places that there are now
             self._phase("plan", resumed=True)
             inputs = self._plan_inputs(head, final)  # workers take seconds to start: for a source that runs by the clock, time begins here
         self._happened(events.EpochPlanned(idle))
