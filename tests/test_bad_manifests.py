@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from cases import some
 from streamjoin.manifest import parse
 
 GOOD = """\
@@ -1926,3 +1932,34 @@ def test_a_bad_manifest_is_refused_with_all_that_is_wrong(case: Bad) -> None:
 def test_there_are_many_bad_manifests_and_each_has_a_name_of_its_own() -> None:
     assert len(CASES) >= 60
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+WRONG: tuple[Any, ...] = (None, 5, "h", [], {}, {"x": 1}, -1, ["a"], True, "")
+EXAMPLES = [
+    document
+    for path in sorted((Path(__file__).resolve().parent.parent / "examples").rglob("*.yaml"))
+    for document in (yaml.safe_load_all(path.read_text()) if "kind: StreamJoin" in path.read_text() else ())
+    if document and document.get("kind") == "StreamJoin"
+]
+
+
+def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a value can be put in the place of another."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places_in(inner, (*at, key))
+        yield (*at, key)
+
+
+def test_whatever_a_value_is_it_gives_problems_and_no_exception() -> None:
+    """Each value of each example in turn, by one that is of another kind: all that is read of it elsewhere must do without."""
+    broken = [(document, place, wrong) for document in EXAMPLES for place in places_in(document) for wrong in WRONG]
+    for document, place, wrong in some(broken, of=13):
+        changed = copy.deepcopy(document)
+        part = changed
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = wrong
+        try:
+            parse(yaml.safe_dump(changed))
+        except Exception as error:
+            raise AssertionError(f"{document['metadata']['name']}: {place} is {wrong!r}") from error

@@ -88,7 +88,7 @@ def problems(manifest: Manifest) -> list[Problem]:
             checks.append(snapshots_problems(f"{field}.output", join, manifest, known))
     if by_condition:
         checks.append(unjoined_problems(manifest, streams, joins))
-    if by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
+    if len(streams) > 1 and by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
         checks += [key_problems(manifest, by_name), held_problems(manifest, by_name), floor_problems(manifest, by_name)]
     checks += [join_name_problems(joins), window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
     checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]

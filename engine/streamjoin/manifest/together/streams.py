@@ -13,6 +13,7 @@ from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import STRING, TypeName, is_numeric
 from streamjoin.manifest import model, resolve, sources
 from streamjoin.manifest.checks import Check, one_of, sql_problem, value_at
+from streamjoin.manifest.connector import SourceConnector
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError, has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
@@ -29,7 +30,7 @@ def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> li
     if schema is not None:
         checks += [_event_time(field, stream, schema), _where(field, stream, schema), _punctuation(field, stream, schema)]
         checks.append(_select(field, stream, schema))
-        checks += [source.schema_problems(field, schema, _time_column(stream)) for _, source in connectors]
+        checks += [_of_source(field, stream, source, schema) for _, source in connectors]
     return [*checks, _watermark(field, stream), _of_event_times(field, stream)]
 
 
@@ -56,8 +57,9 @@ def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
     given, field = stream.event_time, f"{field}.eventTime"
     if given is None:
         return
-    if (given.column is None) == (given.expression is None) and not has_unknown(given):
-        yield Problem(field, None, "must have exactly one of column and expression; for numbers, write {column: ts, unit: ms}")
+    if (given.column is None) == (given.expression is None):
+        if not has_unknown(given):  # which may be the one that is missing
+            yield Problem(field, None, "must have exactly one of column and expression; for numbers, write {column: ts, unit: ms}")
         return
     if given.unit is not None and given.format is not None:
         yield Problem(f"{field}.format", given.format, "is for text, and unit for numbers; keep the one that fits the column")
@@ -140,6 +142,10 @@ def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
 
 def _source(field: str, stream: model.Stream) -> Check:
     yield from one_of(field, stream.source, tuple(sources.Source.model_fields))
+
+
+def _of_source(field: str, stream: model.Stream, source: SourceConnector, schema: Schema) -> Check:
+    yield from source.schema_problems(field, schema, _time_column(stream))
 
 
 def _time_column(stream: model.Stream) -> str | None:
