@@ -26,7 +26,7 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Arrived, Input, join_of, micros, on_time
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.sequences import Flowing, Way, Ways
 from streamjoin.language.graph import JoinGraph
 from streamjoin.scheme.models import INTERCHANGEABLE
@@ -375,7 +375,7 @@ def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[
 
     def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
         ways = tuple(any_way(graph, head, rng) for head in range(len(graph.streams)))
-        counts.update(way.meeting(1 + step) for way in ways for step in range(len(ways) - 2))
+        counts.update(way.distribution(1 + step) for way in ways for step in range(len(ways) - 2))
         return ways
 
     patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
@@ -383,8 +383,8 @@ def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[
 
 
 def any_way(graph: JoinGraph, head: int, rng: random.Random) -> Way:
-    meetings = tuple(rng.choice(list(Meeting)) for _ in range(len(graph.streams) - 2))
-    return Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5, meetings)
+    distributions = tuple(rng.choice(list(Distribution)) for _ in range(len(graph.streams) - 2))
+    return Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5, distributions)
 
 
 SHAPES = ("star", "chain", "cycle", "complete", "tree and edges")

@@ -13,7 +13,7 @@ import pytest
 
 from harness import SECOND, driver_for, make_job, oracle, output_of
 from streamjoin import __version__
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.sequences import Flowing, Way
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.checkpoint import Checkpoint, PlanState
@@ -95,7 +95,8 @@ def test_another_format_is_refused_and_the_checkpoint_stays_as_it_is(
 
 
 def test_how_streams_meet_is_read_as_it_was_written() -> None:
-    ways = (Way((1, 2), fetches=True), Way((0, 2), meetings=(Meeting.ASK,)), Way((1, 0), meetings=(Meeting.KEYS_FIRST,)))
+    lookup, semi = (Distribution.LOOKUP,), (Distribution.SEMI_JOIN,)
+    ways = (Way((1, 2), fetches=True), Way((0, 2), distributions=lookup), Way((1, 0), distributions=semi))
     assert Checkpoint.decode(Checkpoint(plan=PlanState(ways=ways)).encode()).plan.ways == ways
     known = Flowing([1.0], [2.0], [3.0], [4.0], [], [])
     assert Flowing.from_json(json.loads(json.dumps(known.to_json()))) == known

@@ -36,7 +36,7 @@ from many_streams import (
 )
 from operator_parts import streamjoin, three_streams
 from streamjoin.compilation import compile_job, with_checkpoint
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.epoch.fingerprint import join_changes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
@@ -112,7 +112,7 @@ def test_a_join_of_several_streams_gives_what_the_oracle_selects(part: int, tmp_
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 200:
-        assert min(counts[meeting] for meeting in Meeting) > 0, counts
+        assert min(counts[distribution] for distribution in Distribution) > 0, counts
         kinds = ("inner", "semi", "anti")
         assert min(counts[each] for each in (*SHAPES, *kinds, "2 streams", "3 streams", "4 streams", "5 streams")) > 0, counts
         assert counts["results"] > 1_000, counts

@@ -23,8 +23,8 @@ from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
 from harness import driver_for, late_of, make_job
 from many_streams import SHAPES, Join, drawn, take_any_way
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.mapping import map_tasks
-from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
@@ -182,4 +182,4 @@ def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_sele
     run_cases(itertools.islice(seeds(), CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None and len(SHAPES) <= CASES:
         assert min(counts[each] for each in (*SHAPES, "plans", "switches", "workers killed", "results")) > 0, counts
-        assert ways == "chosen" or min(counts[meeting] for meeting in Meeting) > 0, counts
+        assert ways == "chosen" or min(counts[distribution] for distribution in Distribution) > 0, counts

@@ -12,9 +12,9 @@ import pytest
 from harness import SECOND, START, driver_for, make_job
 from many_streams import Join, drawn
 from streamjoin.elastic.decision import Decision, Kind, Reason
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.meetings import Meeting
 from streamjoin.elastic.reordering import reordered
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.elastic.sequences import Flowing, Way, Ways, priced
@@ -33,7 +33,7 @@ from test_sequences import graph_of
 GRAPH = graph_of("a.id = b.id AND b.x = c.x", "abc")
 KNOWN = Flowing([100.0] * 3, [1_000.0] * 3, [16.0] * 3, [200.0] * 3, [1e-3, 1e-5], exchange=Exchange(2e-3, 1e8, 1.0, 4))
 SHIP: Ways = (Way((1, 2)), Way((0, 2)), Way((1, 0)))
-ASK: Ways = (Way((1, 2), meetings=(Meeting.ASK,)), Way((0, 2)), Way((1, 0), fetches=True))
+ASK: Ways = (Way((1, 2), distributions=(Distribution.LOOKUP,)), Way((0, 2)), Way((1, 0), fetches=True))
 
 
 def entry(before: Ways, after: Ways, at: float) -> Decision:
@@ -48,8 +48,8 @@ def test_an_entry_says_what_was_changed_its_prices_and_what_was_measured() -> No
     change = made.reordering
     assert change is not None
     assert [(each.stream, each.before, each.after) for each in change.changes] == [
-        ("a", "b, c: ship", "b, c: ask"),
-        ("c", "b, a: ship", "b, a: ship, fetch the rest"),
+        ("a", "b, c: repartition", "b, c: lookup"),
+        ("c", "b, a: repartition", "b, a: repartition, fetch the rest"),
     ]
     for each, head in zip(change.changes, (0, 2), strict=True):
         sent = [priced(GRAPH, KNOWN, head, ways[head]).bytes_per_second for ways in (SHIP, ASK)]
@@ -72,8 +72,8 @@ def test_the_ledger_keeps_each_change_and_takes_none_for_the_cause_of_a_plan() -
     assert "Streams meet in another way" in text
     assert "a round of the exchange took 2 ms, and each of 4 tasks sent 100 MB/s" in text
     one = next(line for line in text.splitlines() if line.startswith("a "))
-    assert "b, c: ship" in one
-    assert "b, c: ask" in one
+    assert "b, c: repartition" in one
+    assert "b, c: lookup" in one
 
 
 def test_an_older_ledger_is_read() -> None:
@@ -94,8 +94,8 @@ def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
 
     def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
         heads = range(len(graph.streams))
-        meetings = (list(Meeting)[len(chosen) // 3 % len(Meeting)],) * (len(graph.streams) - 2)
-        chosen.append(tuple(Way(next(graph.orders(head)), False, meetings) for head in heads))
+        distributions = (list(Distribution)[len(chosen) // 3 % len(Distribution)],) * (len(graph.streams) - 2)
+        chosen.append(tuple(Way(next(graph.orders(head)), False, distributions) for head in heads))
         return chosen[-1]
 
     monkeypatch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)

@@ -20,7 +20,7 @@ from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import join_of, make_job, output_of
 from many_streams import Join, Results, TimeWindow, drawn, expected, take_any_way, written
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 
 CASES = how_many(24)
 SEED = os.environ.get("STREAMJOIN_SEED")
@@ -82,6 +82,6 @@ def test_every_member_is_among_the_last_records_of_its_stream_when_the_newest_ar
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 24:
-        assert min(counts[meeting] for meeting in Meeting) > 0, counts
+        assert min(counts[distribution] for distribution in Distribution) > 0, counts
         assert min(counts["of 3"], counts["cut"], counts["switches"]) > 0, counts
         assert counts["results"] > 50

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from streamjoin.elastic.meetings import Encounter, Meeting, sent_by
+from streamjoin.elastic.distribution import Distribution, Encounter, sent_by
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.elastic.sequences import GAIN, Flowing, Way, Ways, alternatives, choose, priced, rounds_of, told
 from streamjoin.language.ddl import parse_schema
@@ -42,7 +42,7 @@ def flowing(streams: int, rng: random.Random) -> Flowing:
 
 
 def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
-    """Bytes a second: in each step but the first, what its meeting sends; and of results whose tuples are fetched, those and references."""
+    """Bytes a second: in each stage but the first what its distribution sends; of results whose tuples are fetched, these."""
     count, exchange = len(known.rates), known.exchange
     rate, joined, total = known.rates[head], [head], 0.0
     asks, held_more = {"range": (16.0, 8.0), "rows": (8.0, 8.0 * count), "unbounded": (0.0, 0.0)}[known.window]
@@ -56,15 +56,15 @@ def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
             comes = held_more + known.condition_bytes[stream] + (known.output_bytes[stream] if is_carried else 8.0)
             partners = known.held[stream] * known.admitted[edge]
             everywhere = exchange.tasks * known.held[stream] / exchange.epoch_seconds
-            match way.meeting(at):
-                case Meeting.SHIP:
+            match way.distribution(at):
+                case Distribution.REPARTITION:
                     total += rate * shipped
-                case Meeting.BRING:
+                case Distribution.BROADCAST:
                     total += everywhere * (8 + comes)
-                case Meeting.ASK:
+                case Distribution.LOOKUP:
                     tuples = everywhere * (1 - math.exp(-rate * partners / everywhere))
                     total += rate * (8 + asks) + tuples * (comes + 4) + rate * partners * 4
-                case Meeting.KEYS_FIRST:
+                case Distribution.SEMI_JOIN:
                     total += rate * (8 + asks) + rate * (1 - math.exp(-partners)) * (4 + shipped)
         rate *= known.held[stream] * known.selectivities[edge]
         joined.append(stream)
@@ -85,8 +85,8 @@ def orders(graph: JoinGraph, head: int) -> list[tuple[int, ...]]:
 
 
 def every_way(graph: JoinGraph, head: int) -> list[Way]:
-    meetings = list(itertools.product(Meeting, repeat=len(graph.streams) - 2))
-    return [Way(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in meetings]
+    distributions = list(itertools.product(Distribution, repeat=len(graph.streams) - 2))
+    return [Way(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in distributions]
 
 
 def test_a_way_is_priced_by_what_it_sends_and_the_cheapest_is_chosen() -> None:
@@ -155,8 +155,8 @@ def test_a_round_is_worth_what_it_was_measured_to_take() -> None:
         return Flowing([1e4] * 3, [1e5] * 3, [16.0] * 3, [200.0] * 3, [1e-4, 1e-7], exchange=exchange)
 
     slow, fast = choose(graph, known(1.0)), choose(graph, known(1e-4))
-    assert {way.meeting(1) for way in slow} == {Meeting.SHIP}
-    assert Meeting.ASK in {way.meeting(1) for way in fast}
+    assert {way.distribution(1) for way in slow} == {Distribution.REPARTITION}
+    assert Distribution.LOOKUP in {way.distribution(1) for way in fast}
 
     def extra(ways: Ways) -> float:
         return sum(priced(graph, known(1.0), head, way).bytes_per_second for head, way in enumerate(ways)) / 4e8
@@ -193,9 +193,9 @@ def test_wide_tuples_do_not_travel_where_few_results_come_of_many_partial_ones()
         known = Flowing([10_000.0] * 3, [100_000.0] * 3, [16.0] * 3, [payload] * 3, [1e-4, selectivity], exchange=exchange)
         return choose(graph, known)[0]
 
-    assert first(2_000.0, 1e-8).meetings == (Meeting.ASK,)
-    assert first(2_000.0, 1e-3).meetings == (), "there are more results than partial ones, and the third member is as wide"
-    assert first(2_000.0, 0.0).meetings == (Meeting.ASK,)
+    assert first(2_000.0, 1e-8).distributions == (Distribution.LOOKUP,)
+    assert first(2_000.0, 1e-3).distributions == (), "there are more results than partial ones, and the third member is as wide"
+    assert first(2_000.0, 0.0).distributions == (Distribution.LOOKUP,)
 
 
 def test_tuples_are_fetched_where_those_that_match_in_between_come_to_nothing() -> None:
@@ -211,22 +211,22 @@ ENCOUNTER = Encounter(rate=1e4, held=1e5, selectivity=1e-6, partial_bytes=300.0,
 
 
 @pytest.mark.parametrize(
-    ("meeting", "changed"),
+    ("distribution", "changed"),
     [
-        (Meeting.SHIP, {"selectivity": 1e-4}),
-        (Meeting.SHIP, {"partial_bytes": 24.0}),
-        (Meeting.BRING, {"held": 10.0}),
-        (Meeting.BRING, {"rate": 1e7, "held": 1e4}),
-        (Meeting.ASK, {}),
-        (Meeting.ASK, {"held_bytes": 2_000.0, "partial_bytes": 3_000.0}),
-        (Meeting.KEYS_FIRST, {"held_bytes": 2_000.0}),
-        (Meeting.KEYS_FIRST, {"held_bytes": 2_000.0, "partial_bytes": 100.0}),
+        (Distribution.REPARTITION, {"selectivity": 1e-4}),
+        (Distribution.REPARTITION, {"partial_bytes": 24.0}),
+        (Distribution.BROADCAST, {"held": 10.0}),
+        (Distribution.BROADCAST, {"rate": 1e7, "held": 1e4}),
+        (Distribution.LOOKUP, {}),
+        (Distribution.LOOKUP, {"held_bytes": 2_000.0, "partial_bytes": 3_000.0}),
+        (Distribution.SEMI_JOIN, {"held_bytes": 2_000.0}),
+        (Distribution.SEMI_JOIN, {"held_bytes": 2_000.0, "partial_bytes": 100.0}),
     ],
     ids=str,
 )
-def test_each_way_to_meet_sends_least_somewhere(meeting: Meeting, changed: dict[str, float]) -> None:
-    sent = {each: sent_by(each, replace(ENCOUNTER, **changed)) for each in Meeting}
-    assert min(sent, key=lambda each: sent[each]) is meeting, sent
+def test_each_way_to_meet_sends_least_somewhere(distribution: Distribution, changed: dict[str, float]) -> None:
+    sent = {each: sent_by(each, replace(ENCOUNTER, **changed)) for each in Distribution}
+    assert min(sent, key=lambda each: sent[each]) is distribution, sent
 
 
 def test_keys_first_sends_less_than_asking_and_fetching_by_any_factor() -> None:
@@ -235,7 +235,7 @@ def test_keys_first_sends_less_than_asking_and_fetching_by_any_factor() -> None:
         # Of these bytes later steps read all, so that no reference stands for any.
         width, partners = 480 * factor, 0.005 / factor
         known = replace(ENCOUNTER, selectivity=partners / ENCOUNTER.held, partial_bytes=width, held_bytes=9_600 * factor**2)
-        ship, ask, keys = (sent_by(each, known) for each in (Meeting.SHIP, Meeting.ASK, Meeting.KEYS_FIRST))
+        ship, ask, keys = (sent_by(each, known) for each in (Distribution.REPARTITION, Distribution.LOOKUP, Distribution.SEMI_JOIN))
         assert keys * factor < min(ship, ask), (factor, ship, ask, keys)
 
 
@@ -262,7 +262,7 @@ def test_prices_are_those_of_appendix_b_for_the_quantities_of_a_divided_join() -
         def paper(algorithm: Algorithm, tiled: Quantities = tiled, pair: Pair = pair) -> float:
             return one_way_cost(algorithm, pair, lambda _: tiled).bytes_per_second
 
-        ship, bring, ask, keys = (sent_by(each, of) for each in Meeting)
+        ship, bring, ask, keys = (sent_by(each, of) for each in Distribution)
         assert ship == pytest.approx(paper(Algorithm.SP_D))
         # All that is held, with its key, to each task in each epoch, where the paper sends what is new, once.
         assert bring == pytest.approx(paper(Algorithm.SP_S) / width * (width + 8) * tasks * of.epochs)
@@ -282,8 +282,8 @@ def test_people_are_shown_what_others_would_send() -> None:
     assert [row.split("  ")[0] for row in ways[1:] if row[0] != " "] == ["a", "b", "c", "d"]
     assert [len(row.split("  ")[0].split(", ")) for row in steps[1:]] == [2, 3] * 4, "each step but the first"
     for row in steps[1:]:
-        assert len(re.findall(r"[kMG]?B/s", row)) == len(Meeting), row
-        assert row.endswith(tuple(Meeting))
+        assert len(re.findall(r"[kMG]?B/s", row)) == len(Distribution), row
+        assert row.endswith(tuple(Distribution))
     assert re.fullmatch(r"1 round of 1 ms, and 250 MB/s of 1 task, each: 1.* ms of an epoch of 1 s", rounds)
     assert all(line == line.rstrip() for line in lines)
 
@@ -301,6 +301,6 @@ def test_every_spanning_tree_of_a_condition_is_a_graph_that_checks_what_it_leave
 
 
 def test_all_that_is_brought_comes_in_one_round() -> None:
-    bring, ship, keys = Meeting.BRING, Meeting.SHIP, Meeting.KEYS_FIRST
-    meetings = (bring, bring, bring), (ship, bring, ship), (keys, bring, ship), ()
-    assert [Way((1, 2, 3, 4), meetings=each).rounds for each in meetings] == [1, 3, 5, 3]
+    bring, ship, keys = Distribution.BROADCAST, Distribution.REPARTITION, Distribution.SEMI_JOIN
+    distributions = (bring, bring, bring), (ship, bring, ship), (keys, bring, ship), ()
+    assert [Way((1, 2, 3, 4), distributions=each).rounds for each in distributions] == [1, 3, 5, 3]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.engine import PLENTY, spark_runner
 from bench.report import counts, machine, options, table
 from harness import SECOND, START, Input, driver_for, make_job
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.elastic.sequences import Flowing, Way, Ways, how_text, rounds_of
 from streamjoin.epoch import flowing
@@ -95,7 +95,7 @@ SHIPPED: Ways = tuple(Way(orders[0]) for orders in ORDERS)
 
 
 def ways_of(head: int) -> list[Way]:
-    return [Way(order, fetches, (meeting,)) for order in ORDERS[head] for fetches in (False, True) for meeting in Meeting]
+    return [Way(order, fetches, (distribution,)) for order in ORDERS[head] for fetches in (False, True) for distribution in Distribution]
 
 
 def every_way(inputs: tuple[Input, ...], workers: int) -> dict[Ways, float]:
@@ -140,8 +140,8 @@ def main() -> None:
             runner.stop()
     for text, ways, exchange in chosen_by:
         every = every_way(inputs_of(rows, epochs, text), workers)
-        shipped = min(nbytes for forced, nbytes in every.items() if not any(way.fetches or way.meetings for way in forced))
-        fetched = min(nbytes for forced, nbytes in every.items() if not any(way.meetings for way in forced))
+        shipped = min(nbytes for forced, nbytes in every.items() if not any(way.fetches or way.distributions for way in forced))
+        fetched = min(nbytes for forced, nbytes in every.items() if not any(way.distributions for way in forced))
         chosen, least, most = every[ways], min(every.values()), max(every.values())
         megabytes = (f"{nbytes / 1e6:.2f}" for nbytes in (chosen, least, shipped, fetched, most))
         by_bytes.append((f"{text:,}", *megabytes, f"{chosen / least:.2f}", text_of(ways)))

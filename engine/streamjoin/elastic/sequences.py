@@ -2,7 +2,7 @@
 what is measured.
 
 Every order along the edges of the join graph finds the same results; they differ in what is sent. So does, in each step but the first, how
-partial results and the next stream meet (:mod:`~streamjoin.elastic.meetings`). Partial results have the tuples of their members, or, where
+partial results and the next stream meet (:mod:`~streamjoin.elastic.distribution`). Partial results have their members' tuples, or, where
 a way *fetches*, only what later steps read of them: what the output reads besides is asked for in the end, of complete results alone (late
 materialization). What a step gives is as wide and as much however it was done, so its price depends on no other step's.
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streamjoin.elastic.meetings import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Encounter, Meeting, Widths, sent_by
+from streamjoin.elastic.distribution import KEY_BYTES, REFERENCE_BYTES, UNIT_BYTES, Distribution, Encounter, Widths, sent_by
 from streamjoin.elastic.rounds import Exchange
 from streamjoin.language.graph import Edge, JoinGraph
 from streamjoin.language.predicate import MainKind
@@ -31,35 +31,35 @@ class Way:
     """In which the other streams follow."""
     fetches: bool = False
     """Whether what only the output reads is fetched in the end."""
-    meetings: tuple[Meeting, ...] = ()
+    distributions: tuple[Distribution, ...] = ()
     """Of each step but the first, whose tuples are where they are held already: how partial results meet the next stream. Empty: by
-    ``SHIP``, all of them; so it is written where that is so."""
+    ``REPARTITION``, all of them; so it is written where that is so."""
 
     def __post_init__(self) -> None:
-        if self.meetings and set(self.meetings) == {Meeting.SHIP}:
-            object.__setattr__(self, "meetings", ())
+        if self.distributions and set(self.distributions) == {Distribution.REPARTITION}:
+            object.__setattr__(self, "distributions", ())
 
-    def meeting(self, step: int) -> Meeting:
+    def distribution(self, step: int) -> Distribution:
         """That of a step, counted from 0."""
-        return self.meetings[step - 1] if step and self.meetings else Meeting.SHIP
+        return self.distributions[step - 1] if step and self.distributions else Distribution.REPARTITION
 
     @property
     def begins(self) -> int:
         """The round of the exchange after which it begins: 0, in which new tuples come, or where anything is brought, that of the bringing.
         What is held is known from the start, so all that is brought for any step comes at once."""
-        return BRINGING_ROUND if Meeting.BRING in self.meetings else 0
+        return BROADCAST_ROUND if Distribution.BROADCAST in self.distributions else 0
 
     @property
     def rounds(self) -> int:
         """Of the exchange that its steps take, after that in which new tuples come."""
-        meetings = self.meetings or (Meeting.SHIP,) * (len(self.order) - 1)
-        return self.begins + sum(meeting.rounds for meeting in meetings if meeting is not Meeting.BRING)
+        distributions = self.distributions or (Distribution.REPARTITION,) * (len(self.order) - 1)
+        return self.begins + sum(distribution.rounds for distribution in distributions if distribution is not Distribution.BROADCAST)
 
 
 Ways = tuple[Way, ...]
 """By stream."""
 
-BRINGING_ROUND = 1
+BROADCAST_ROUND = 1
 FETCHING_ROUNDS = 2
 
 
@@ -117,7 +117,7 @@ class StepPrice:
     """What a step but the first is expected to send, by how its partial results meet the next stream."""
 
     stream: int
-    bytes_per_second: Mapping[Meeting, float]
+    bytes_per_second: Mapping[Distribution, float]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def steps_of(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> list[St
 
 def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
     """The best ways for a head, the least bytes first: of each order, with and without fetching, by each number of rounds that its steps
-    can take, the cheapest meetings. Of all its 2 (streams - 1)! 4^(streams - 2) ways at most, none sends less in as many rounds.
+    can take, the cheapest distributions. Of all its 2 (streams - 1)! 4^(streams - 2) ways at most, none sends less in as many rounds.
 
     O((streams - 1)! streams²).
     """
@@ -201,7 +201,7 @@ class _Pricing:
 
     def of(self, head: int, way: Way) -> Priced:
         steps, tuples, fetching = self.along(head, way.order, fetches=way.fetches)
-        sent = sum(step.bytes_per_second[way.meeting(1 + at)] for at, step in enumerate(steps))
+        sent = sum(step.bytes_per_second[way.distribution(1 + at)] for at, step in enumerate(steps))
         return Priced(way, tuples, sent + fetching)
 
     def best(self, head: int) -> list[Priced]:
@@ -210,8 +210,8 @@ class _Pricing:
         for order in self._graph.orders(head):
             for fetches in (False, True):
                 steps, tuples, fetching = self.along(head, order, fetches=fetches)
-                for meetings, sent in _cheapest(steps):
-                    found.append(Priced(Way(order, fetches, meetings), tuples, sent + fetching))
+                for distributions, sent in _cheapest(steps):
+                    found.append(Priced(Way(order, fetches, distributions), tuples, sent + fetching))
         return sorted(found, key=lambda each: (each.bytes_per_second, each.rounds))
 
     def along(self, head: int, order: Sequence[int], *, fetches: bool) -> tuple[list[StepPrice], tuple[float, ...], float]:
@@ -253,7 +253,7 @@ class _Pricing:
             epochs=1 / exchange.epoch_seconds,
             tasks=exchange.tasks,
         )
-        return StepPrice(stream, {meeting: sent_by(meeting, encounter) for meeting in Meeting})
+        return StepPrice(stream, {distribution: sent_by(distribution, encounter) for distribution in Distribution})
 
     def _carried(self, stream: int, *, fetches: bool) -> float:
         by_output = self._flowing.output_bytes[stream]
@@ -264,22 +264,22 @@ def _share(selectivity: float) -> float:
     return min(1.0, max(0.0, selectivity))
 
 
-def _cheapest(steps: Sequence[StepPrice]) -> list[tuple[tuple[Meeting, ...], float]]:
-    """By each number of rounds that these steps can take together, the meetings that send least, and what. O(steps²)."""
-    found: dict[tuple[int, bool], tuple[tuple[Meeting, ...], float]] = {(0, False): ((), 0.0)}
+def _cheapest(steps: Sequence[StepPrice]) -> list[tuple[tuple[Distribution, ...], float]]:
+    """By each number of rounds that these steps can take together, the distributions that send least, and what. O(steps²)."""
+    found: dict[tuple[int, bool], tuple[tuple[Distribution, ...], float]] = {(0, False): ((), 0.0)}
     for step in steps:
-        longer: dict[tuple[int, bool], tuple[tuple[Meeting, ...], float]] = {}
-        for (rounds, brings), (meetings, sent) in found.items():
-            for meeting, more in step.bytes_per_second.items():
-                is_brought = meeting is Meeting.BRING
-                at = rounds + (0 if is_brought and brings else meeting.rounds), brings or is_brought
+        longer: dict[tuple[int, bool], tuple[tuple[Distribution, ...], float]] = {}
+        for (rounds, brings), (distributions, sent) in found.items():
+            for distribution, more in step.bytes_per_second.items():
+                is_brought = distribution is Distribution.BROADCAST
+                at = rounds + (0 if is_brought and brings else distribution.rounds), brings or is_brought
                 if at not in longer or sent + more < longer[at][1]:
-                    longer[at] = (*meetings, meeting), sent + more
+                    longer[at] = (*distributions, distribution), sent + more
         found = longer
-    best: dict[int, tuple[tuple[Meeting, ...], float]] = {}
-    for (rounds, _), (meetings, sent) in sorted(found.items()):
+    best: dict[int, tuple[tuple[Distribution, ...], float]] = {}
+    for (rounds, _), (distributions, sent) in sorted(found.items()):
         if rounds not in best or sent < best[rounds][1]:
-            best[rounds] = meetings, sent
+            best[rounds] = distributions, sent
     return list(best.values())
 
 
@@ -312,14 +312,14 @@ def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
         others = [each for each in best.values() if each.way != way]
         for other in others if len(others) <= MOST_SHOWN else (others[0], others[-1]):
             rows.append(("  or", *_cells(graph, other)))
-    steps = [("in the step of", "partial results that meet", *(f"{meeting}" for meeting in Meeting), "and so")]
+    steps = [("in the step of", "partial results that meet", *(f"{distribution}" for distribution in Distribution), "and so")]
     for head, way in enumerate(ways):
         members = [head, way.order[0]]
         for at, step in enumerate(steps_of(graph, flowing, head, way)):
             prices = step.bytes_per_second
             names = ", ".join(graph.streams[member] for member in members)
-            cells = [bytes_text(prices[meeting]) for meeting in Meeting]
-            steps.append((names, graph.streams[step.stream], *cells, way.meeting(1 + at).value))
+            cells = [bytes_text(prices[distribution]) for distribution in Distribution]
+            steps.append((names, graph.streams[step.stream], *cells, way.distribution(1 + at).value))
             members.append(step.stream)
     exchange = flowing.exchange
     rounds = (
@@ -350,8 +350,8 @@ def order_text(graph: JoinGraph, way: Way) -> str:
 
 def how_text(way: Way) -> str:
     """How its steps but the first meet the next stream, and whether it fetches."""
-    meetings = [way.meeting(step).value for step in range(1, len(way.order))]
-    each = meetings[:1] if len(set(meetings)) == 1 else meetings
+    distributions = [way.distribution(step).value for step in range(1, len(way.order))]
+    each = distributions[:1] if len(set(distributions)) == 1 else distributions
     return ", ".join(each) + (", fetch the rest" if way.fetches else "")
 
 

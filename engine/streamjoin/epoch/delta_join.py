@@ -5,10 +5,10 @@ more of it is made (depth first); one for another task is sent. So what is in me
 results there are. What has to wait (for answers, for tuples that are asked for by reference) waits on mapped pages.
 
 What is sent belongs to a *round* of the exchange: tasks end a round by a mark, once nothing more of it can come of them. In round 0 new
-tuples come. A path's stages take one round each if partial results are shipped to the tuples that they are to meet, two if they ask for
-these, and three if keys go first (:class:`streamjoin.elastic.meetings.Meeting`). Tuples that are brought are all sent in round 1, and paths
-that need them begin after it. Once all paths that fetch have found their results, there are two more rounds: in the first, tasks ask for
-tuples by reference, from the task that held them when they were found; in the second, these tuples come.
+tuples come. A path's stages take one round each if partial results go to the tuples that they are to meet (repartition), two if they
+ask for these (lookup), and three if it is asked first which of them have partners (semi-join). Tuples that are broadcast are all sent in
+round 1, and paths that need them begin after it. Once all paths that fetch have found their results, there are two more rounds: in the
+first, tasks ask for tuples by reference, from the task that held them when they were found; in the second, these tuples come.
 
 Always holds: what comes of a round may be taken in any order, and before the rounds before it are over.
 """
@@ -25,10 +25,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import BRINGING_ROUND, fetching_from
-from streamjoin.epoch.asking import Asking, brought, run_of
+from streamjoin.elastic.distribution import Distribution
+from streamjoin.elastic.sequences import BROADCAST_ROUND, fetching_from
 from streamjoin.epoch.compiled import Plan
+from streamjoin.epoch.lookup import Lookup, brought, run_of
 from streamjoin.epoch.matches import Runs
 from streamjoin.epoch.paths import Fetched, JoinOperator, Path
 from streamjoin.epoch.reports import StageWork, TaskReport
@@ -72,10 +72,10 @@ class Phase(Enum):
 
 
 PHASES = {
-    Meeting.SHIP: (Phase.PARTIAL,),
-    Meeting.BRING: (Phase.HELD,),
-    Meeting.ASK: (Phase.QUESTION, Phase.ANSWER),
-    Meeting.KEYS_FIRST: (Phase.QUESTION, Phase.ANSWER, Phase.CHOSEN),
+    Distribution.REPARTITION: (Phase.PARTIAL,),
+    Distribution.BROADCAST: (Phase.HELD,),
+    Distribution.LOOKUP: (Phase.QUESTION, Phase.ANSWER),
+    Distribution.SEMI_JOIN: (Phase.QUESTION, Phase.ANSWER, Phase.CHOSEN),
 }
 
 Write = Callable[[pa.RecordBatch, int | None], None]
@@ -144,7 +144,7 @@ class DeltaJoin:
         self._fetching = self.numbers.start
         """What pieces of tuples that are fetched have as a stage's number, and those by which they are asked for: the first one's, to which
         nothing is sent."""
-        self._asking = cache(Asking)
+        self._lookup = cache(Lookup)
         self._found: dict[int, _Portion] = defaultdict(_Portion)
         """What a stage has found for the next one, by its number."""
         self._came: dict[tuple[int, int], _Portion] = defaultdict(_Portion)
@@ -169,7 +169,7 @@ class DeltaJoin:
         """Walk the paths that can begin."""
         for path in self._paths:
             for stage in path.stages:
-                if stage.meeting is Meeting.BRING:
+                if stage.distribution is Distribution.BROADCAST:
                     yield from self._bring(stage)
         yield from self._begin(0)
 
@@ -183,7 +183,7 @@ class DeltaJoin:
                 self._fetched.append(piece)
             return
         stage = self._stages[piece.number]
-        match PHASES[stage.meeting][piece.round - stage.first_round]:
+        match PHASES[stage.distribution][piece.round - stage.first_round]:
             case Phase.HELD:
                 self._brought[stage.number].append(run_of(stage, piece.data))
             case Phase.QUESTION:
@@ -197,7 +197,7 @@ class DeltaJoin:
 
     def close(self, number: int) -> Iterator[Piece]:
         """All of this round has come: let go on what waits for no more."""
-        if number == BRINGING_ROUND:
+        if number == BROADCAST_ROUND:
             self._brought = defaultdict(list, {stage: merge_in_chunks(runs, CHUNK_BYTES) for stage, runs in self._brought.items()})
             yield from self._begin(number)
         for path in self._paths:
@@ -276,7 +276,7 @@ class DeltaJoin:
         if not found:
             return
         stage = self._after[before.number]
-        if stage.meeting is Meeting.BRING:
+        if stage.distribution is Distribution.BROADCAST:
             probing = Run.of(before.ready(found, None))
             for held in self._brought[stage.number]:
                 yield from self._keep(stage, stage.join(probing, held, self._work(stage.number)))
@@ -284,7 +284,7 @@ class DeltaJoin:
         routers, areas = self._plan.routers, self._plan.scheme.areas
         batch = before.ready(found, self._next_salt() if routers[stage.probing].by_units else None)
         routes = ((index, rows) for index, rows in before.route(batch, routers) if areas[index].holds[stage.place])
-        if stage.meeting is Meeting.SHIP:
+        if stage.distribution is Distribution.REPARTITION:
             for index, rows in routes:
                 yield from self._ship(stage, index, rows_selected(batch, rows), stage.first_round)
         else:
@@ -318,14 +318,14 @@ class DeltaJoin:
         for index, selection in by_area.items():
             rows = selection.stop - selection.start if isinstance(selection, slice) else len(selection)
             if rows:
-                task, data = self._plan.scheme.areas[index].task, self._asking(stage).question(batch, selection)
+                task, data = self._plan.scheme.areas[index].task, self._lookup(stage).question(batch, selection)
                 self._count(self._work(stage.number - 1), task, data.size, rows)
                 yield Piece(task, index, stage.probing, data, stage.number, self._report.task, part, round=stage.first_round)
 
     def _answered(self, stage: Stage, question: Piece) -> Iterator[Piece]:
         held = [(each.run, first) for each, first in self._probed(stage, question.area)]
-        asking = self._asking(stage)
-        if stage.meeting is Meeting.KEYS_FIRST:
+        asking = self._lookup(stage)
+        if stage.distribution is Distribution.SEMI_JOIN:
             matched = asking.matched(question.data, held)
             if matched is not None:
                 yield self._answer(stage, question, [matched])
@@ -345,9 +345,9 @@ class DeltaJoin:
 
     def _take_answer(self, stage: Stage, answer: Piece) -> Iterator[Piece]:
         """The stage with the tuples that came; or, where keys went first, the partial results that go on to where these are."""
-        asking, (batch, by_area) = self._asking(stage), self._questions[stage.number, answer.part]
+        asking, (batch, by_area) = self._lookup(stage), self._questions[stage.number, answer.part]
         selection = by_area[answer.area]
-        if stage.meeting is Meeting.KEYS_FIRST:
+        if stage.distribution is Distribution.SEMI_JOIN:
             rows = asking.rows_of(answer.data, selection)
             yield from self._ship(stage, answer.area, rows_selected(batch, rows), answer.round + 1)
         else:
@@ -366,7 +366,7 @@ class DeltaJoin:
                 data = brought(stage, held.run, start, end, first).serialize()
                 for task in range(self._plan.scheme.tasks):
                     self._count(self._work(stage.number - 1), task, data.size, end - start)
-                    yield Piece(task, index, stage.place, data, stage.number, round=BRINGING_ROUND)
+                    yield Piece(task, index, stage.place, data, stage.number, round=BROADCAST_ROUND)
 
     def _references(self) -> Iterator[Piece]:
         """For the tuples of results that wait for them, each once, from the task that has them."""

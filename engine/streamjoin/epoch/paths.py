@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streamjoin.elastic.meetings import Meeting
-from streamjoin.elastic.sequences import BRINGING_ROUND, Way, Ways
+from streamjoin.elastic.distribution import Distribution
+from streamjoin.elastic.sequences import BROADCAST_ROUND, Way, Ways
 from streamjoin.epoch.spec import Config, Join
 from streamjoin.epoch.stages import JoinShape, Stage, StageJoiner, reference_to
 from streamjoin.io.several import tags
@@ -83,17 +83,17 @@ class JoinOperator:
         stages: list[Stage] = []
         begins = over = way.begins
         for at, stream in enumerate(way.order):
-            meeting, first_round = way.meeting(at), over + 1
-            if meeting is Meeting.BRING:
-                first_round = BRINGING_ROUND
+            distribution, first_round = way.distribution(at), over + 1
+            if distribution is Distribution.BROADCAST:
+                first_round = BROADCAST_ROUND
             elif at:
-                over += meeting.rounds
+                over += distribution.rounds
             number = self.numbers[head * len(way.order) + at] if self.numbers else self.number
             members, following = (head, *way.order[:at]), way.order[at + 1 :]
             stages.append(
                 Stage(
                     self.shape, number, members, stream, following,
-                    fetches=way.fetches, meeting=meeting, first_round=first_round, fed_after=over,
+                    fetches=way.fetches, distribution=distribution, first_round=first_round, fed_after=over,
                 )
             )  # fmt: skip
         return Path(tuple(stages), begins)

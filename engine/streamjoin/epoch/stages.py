@@ -8,7 +8,7 @@ of one stream.
 
 The scheme says where the tuples are held that a stage probes: partial results are routed like tuples of the member by which they find their
 partners, and are not held. They go there, or only what finds their partners does, or all that is held there comes to them
-(:class:`streamjoin.elastic.meetings.Meeting`). A partial result carries the time of the newest member (``_time``), up to
+(:class:`streamjoin.elastic.distribution.Distribution`). A partial result carries the time of the newest member (``_time``), up to
 which time a newer one may be (``_aux``), and of its members what is still to be read. In windows of rows it carries, in place of times, the
 position of each member (``_at.NAME``), and from which of each stream's positions on another member may be (``_from.NAME``). A path that
 *fetches* leaves out what only the output reads; for that a *reference* to each such member is carried, by which the tuples of complete
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.epoch.nearness import Nearness, nearness
 from streamjoin.epoch.reports import StageWork
 from streamjoin.epoch.spec import units_of
@@ -96,7 +96,7 @@ class Stage:
         following: tuple[int, ...],
         *,
         fetches: bool,
-        meeting: Meeting = Meeting.SHIP,
+        distribution: Distribution = Distribution.REPARTITION,
         first_round: int = 0,
         fed_after: int = 0,
     ) -> None:
@@ -106,7 +106,7 @@ class Stage:
         graph = join.graph
         edge, self.side = graph.step_to(stream, members)
         """The side of the scheme on which the tuples that are probed are held."""
-        self.number, self.is_last, self.meeting = number, not following, meeting
+        self.number, self.is_last, self.distribution = number, not following, distribution
         self.first_round, self.fed_after = first_round, fed_after
         self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
         """Where the tuples lie that are probed, and those that probe, among all places."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from streamjoin.elastic.meetings import Meeting
+from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.language.join_type import JoinType
@@ -16,7 +16,6 @@ from streamjoin.manifest.quantity import Duration
 from streamjoin.plan.join_plan import Arrangement, Join, JoinPlan, Key, Partitioning, Path, Probe, Reduce, Source, Stage
 from streamjoin.scheme.models import HANDSHAKE
 
-DISTRIBUTIONS = {Meeting.SHIP: "repartition", Meeting.BRING: "broadcast", Meeting.ASK: "lookup", Meeting.KEYS_FIRST: "semi-join"}
 CHAIN = "chain"
 
 
@@ -69,7 +68,7 @@ def _path_of_two(job: Job, join: JoinJob, predicate: Predicate, places: tuple[in
         probe=_probe(main, side),
         window=_window_of_two(join.window, side),
         checks=() if predicate.residual is None else (predicate.residual,),
-        distribution=CHAIN if job.model == HANDSHAKE else DISTRIBUTIONS[Meeting.SHIP],
+        distribution=CHAIN if job.model == HANDSHAKE else Distribution.REPARTITION.value,
         with_delta=side == RIGHT,
     )
     return Path(join.streams[side], (stage,))
@@ -94,7 +93,7 @@ def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -
             probe=_probe(edge.main, probing),
             window=_window_of_many(join.window, names),
             checks=tuple(residual + checks),
-            distribution=DISTRIBUTIONS[way.meeting(step)],
+            distribution=way.distribution(step).value,
             with_delta=stream < head,
         )
         members.append(stream)

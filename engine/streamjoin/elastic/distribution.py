@@ -1,12 +1,12 @@
-"""How the partial results of a step and the stream that comes next can meet, and what is sent for that (Tran and Lee, appendix B).
+"""Distributions: how partial results of a stage and the stream that comes next can meet, and what is sent (Tran and Lee, appendix B).
 
 In the paper two sites have a stream each. Here the tuples of every stream lie on all tasks, divided by key and unit, and so do partial
-results. Each way to meet is one of the paper's kinds of one-way join, as such a division allows it:
+results. Each distribution is one of the paper's kinds of one-way join, as such a division allows it:
 
-- *ship* (SP-D): partial results go whole to where the next stream is held;
-- *bring* (SP-S): all that is held of the next stream goes to every task, where partial results wait for it;
-- *ask* (SM-S): only what finds partners goes there, and what matches comes back. Partial results stay where they are;
-- *keys first* (SM-D): the same goes there, it comes back which have partners, and these partial results alone are shipped.
+- *repartition* (SP-D): partial results go whole to where the next stream is held;
+- *broadcast* (SP-S): all that is held of the next stream goes to every task, where partial results wait for it;
+- *lookup* (SM-S): only what finds partners goes there, and what matches comes back. Partial results stay where they are;
+- *semi-join* (SM-D): the same goes there, it comes back which have partners, and these partial results alone follow.
 
 No task keeps what was sent to it: the scheme says who holds what, and how much. So what an epoch needs is sent in each epoch anew, where
 the paper's sites send a window's tuple once.
@@ -23,13 +23,13 @@ from enum import StrEnum
 from streamjoin.language.window import WindowKind
 
 
-class Meeting(StrEnum):
-    """How the partial results of a step meet the next stream."""
+class Distribution(StrEnum):
+    """How the partial results of a stage meet the next stream."""
 
-    SHIP = "ship"
-    BRING = "bring"
-    ASK = "ask"
-    KEYS_FIRST = "keys first"
+    REPARTITION = "repartition"
+    BROADCAST = "broadcast"
+    LOOKUP = "lookup"
+    SEMI_JOIN = "semi-join"
 
     @property
     def rounds(self) -> int:
@@ -37,7 +37,7 @@ class Meeting(StrEnum):
         return _ROUNDS[self]
 
 
-_ROUNDS = {Meeting.SHIP: 1, Meeting.BRING: 1, Meeting.ASK: 2, Meeting.KEYS_FIRST: 3}
+_ROUNDS = {Distribution.REPARTITION: 1, Distribution.BROADCAST: 1, Distribution.LOOKUP: 2, Distribution.SEMI_JOIN: 3}
 
 KEY_BYTES, UNIT_BYTES = 8.0, 4.0
 REFERENCE_BYTES = 8.0
@@ -103,7 +103,7 @@ class Encounter:
         return most * -math.expm1(-self.candidates / most) if most else 0.0
 
 
-def sent_by(meeting: Meeting, of: Encounter) -> float:
+def sent_by(distribution: Distribution, of: Encounter) -> float:
     """Bytes per second, by the formulas of appendix B. O(1).
 
     - SP-D: r1 F1, as printed.
@@ -112,12 +112,12 @@ def sent_by(meeting: Meeting, of: Encounter) -> float:
       have a partner among an epoch's questions of a task, each with the numbers of those that it is for.
     - SM-D2: m1 P1 + m1 f12 P1 + wp1 f12 F1. The second is not the key, but the row's number.
     """
-    match meeting:
-        case Meeting.SHIP:
+    match distribution:
+        case Distribution.REPARTITION:
             return of.rate * of.partial_bytes
-        case Meeting.BRING:
+        case Distribution.BROADCAST:
             return of.held * of.epochs * of.tasks * (KEY_BYTES + of.held_bytes)
-        case Meeting.ASK:
+        case Distribution.LOOKUP:
             return of.rate * of.question_bytes + of.answered * (of.held_bytes + ROW_BYTES) + of.candidates * ROW_BYTES
-        case Meeting.KEYS_FIRST:
+        case Distribution.SEMI_JOIN:
             return of.rate * of.question_bytes + of.with_partner * (ROW_BYTES + of.partial_bytes)

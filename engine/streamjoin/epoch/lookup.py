@@ -31,7 +31,7 @@ ROWS = "_rows"
 """Of an answer: the rows of the question."""
 
 
-class Asking:
+class Lookup:
     """How a stage's partial results ask for their partners. One thread's, as the stage is."""
 
     def __init__(self, stage: Stage) -> None:
