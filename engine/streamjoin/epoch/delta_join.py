@@ -84,7 +84,6 @@ Write = Callable[[pa.RecordBatch, int | None], None]
 Observer = Callable[[HeldRun, HeldRun], Matched | None]
 """Gives the function to call with the pairs of these two runs that match, by side, where anybody wants to know."""
 
-
 Notice = Callable[[pa.RecordBatch, int], Iterator[Piece]]
 """Makes notices, for a round, of held tuples that have partners."""
 
@@ -135,13 +134,12 @@ class DeltaJoin:
         marks = join.shape.marks
         self._marked = None if marks is None else reference_to(join.shape.graph.streams[marks])
         """The column of references to the tuples of which that is asked."""
-        self.join_name, self.numbers = join.name, join.numbers
         self._paths = join.paths(spec.ways)
         self._stages = {stage.number: stage for path in self._paths for stage in path.stages}
         self._after = {path.stages[at].number: stage for path in self._paths for at, stage in enumerate(path.stages[1:])}
         """By a stage's number, the one that comes after it."""
         self._fetching_from = fetching_from(join.ways(spec.ways))
-        self._fetching = self.numbers.start
+        self._fetching = join.numbers.start
         """What pieces of tuples that are fetched have as a stage's number, and those by which they are asked for: the first one's, to which
         nothing is sent."""
         self._lookup = cache(Lookup)
@@ -215,7 +213,8 @@ class DeltaJoin:
 
     def finish(self) -> None:
         """All rounds are over: report."""
-        self._report.admitted[self.join_name] = sum(self._work(number).admitted for number in self._stages)
+        done = self._report.stages
+        self._report.admitted[self._join.name] = sum(work.admitted for number, work in done.items() if number in self._stages)
 
     def _begin(self, number: int) -> Iterator[Piece]:
         """Walk the paths that begin after this round."""
@@ -437,7 +436,7 @@ class DeltaJoin:
     @property
     def _last(self) -> StageWork:
         """With what the last stage has sent, what is fetched counts, as it is the price of that."""
-        return self._work(self.numbers[-1])
+        return self._work(self._join.numbers[-1])
 
     def _work(self, number: int) -> StageWork:
         return self._report.stages.setdefault(number, StageWork())

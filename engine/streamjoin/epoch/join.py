@@ -214,16 +214,18 @@ class Part(TaskPart):
     def _drop_indexes(self) -> None:
         """Those of joins whose windows have passed a run, which a wider one still holds."""
         spec, wider = self._spec, self._worker.config.window
-        joins = [join for join in self._worker.joins if not join.numbers]
-        expired = [dict(zip(join.places, join.expired(wider, spec.expired_before), strict=True)) for join in joins]
+        found_by = [
+            (place, bound, indexed)
+            for join in self._worker.joins
+            if not join.numbers
+            for place, bound, indexed in zip(join.places, join.expired(wider, spec.expired_before), join.shape.indexed, strict=True)
+        ]
         for (_, place), of_place in self._runs.items():
             for held in of_place:
-                latest, needed = held.run.time_max, set()
-                for join, bounds in zip(joins, expired, strict=True):
-                    if place in bounds:
-                        bound = bounds[place]
-                        if bound is None or latest is None or latest >= bound:
-                            needed.add(join.indexed[place])
+                latest = held.run.time_max
+                needed = {
+                    indexed for at, bound, indexed in found_by if at == place and (bound is None or latest is None or latest >= bound)
+                }
                 for indexed in held.indexes.keys() - needed:
                     del held.indexes[indexed]
 

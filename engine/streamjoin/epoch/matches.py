@@ -98,10 +98,7 @@ class Matches:
         (place,) = self._tracked
         taken, by = self._worker.streams[self._worker.places[place].stream].stream, self._worker.places[place].key
         held = self._worker.held[place].field(KEY)
-        if by is None:
-            key = np.zeros(batch.num_rows, np.int64)
-        else:
-            key, _ = encode_keys(batch, by, taken.schema)
+        key, _ = encode_keys(batch, by, taken.schema)
         schema = pa.schema([held, batch.schema.field(UNIT), batch.schema.field(ID)])
         named = pa.RecordBatch.from_arrays([pa.array(key, held.type), batch.column(UNIT), batch.column(ID)], schema=schema)
         yield from self._to_owners(place, take(named, pa.array(sort_order(key))), number)

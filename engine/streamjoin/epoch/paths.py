@@ -63,8 +63,6 @@ class JoinOperator:
         """The places whose tuples are known to have matched or not: of each such stream the first of its places."""
         self.tag = tags(each.name for each in config.joins)[join.name]
         """What marks blocks are known by as this join's."""
-        self.indexed = dict(zip(self.places, self.shape.indexed, strict=False))
-        """By place, what it finds tuples by; those of others lie so."""
         self._made = cache(self._paths)
 
     def ways(self, ways: Ways) -> Ways:
@@ -115,8 +113,7 @@ class JoinOperator:
         return Joiner(MainPredicate(MainKind.ALL), shape.window, None, shape.where, shape.output, (streams[:1], streams[1:]))
 
     def expired(self, wider: Window, bounds: Ends) -> Ends:
-        """By place, of a join over two streams, the ``_time`` below which its own window has passed tuples; ``bounds``: by place, of a
-        wider one."""
+        """By place of its own, the ``_time`` below which its window has passed tuples; ``bounds``: by place of all, of a wider one."""
         return self.window.expired_within(wider, tuple(bounds[place] for place in self.places))
 
     @cached_property

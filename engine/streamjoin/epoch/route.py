@@ -234,7 +234,7 @@ def prepare(
     keyed: list[np.ndarray] = []
     for place in taken.places:
         by = worker.places[place].key
-        key, valid = (np.zeros(batch.num_rows, dtype=np.int64), None) if by is None else encode_keys(batch, by, stream.schema)
+        key, valid = encode_keys(batch, by, stream.schema)
         keys.append(key)
         keyed.append(keep if valid is None else keep & valid)
     for together in taken.together:

@@ -18,6 +18,7 @@ results are asked for in the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,8 +198,6 @@ class Stage:
         columns = batch.columns
         if self.joiner.keeps_key:
             key, valid, columns = columns[0].to_numpy(), None, columns[1:]
-        elif self._key is None:
-            key, valid = np.zeros(batch.num_rows, np.int64), None
         else:
             own = [name for name in batch.schema.names if name.startswith(f"{self._prefix}.")]
             bare = pa.RecordBatch.from_arrays([batch.column(name) for name in own], [name.partition(".")[2] for name in own])
@@ -254,33 +253,38 @@ class StageJoiner(Joiner):
         """Whether results have the key by which they go on, as their first column."""
         return self._key is not None
 
-    def of_runs(
-        self, left: Run, right: Run, work: StageWork, first_references: tuple[int, int], matched: Matched | None, *, pairs_wanted: bool
-    ) -> Iterator[pa.RecordBatch]:
-        """What these runs give, as ``Stage.join`` gives it."""
+    @contextmanager
+    def _counting(self, work: StageWork) -> Iterator[StageJoiner]:
+        """A joiner for one call, as several may go on at once, whose pairs are counted in the end."""
         one = copy(self)
-        one._first_references, one._met, one.candidates_seen = first_references, 0, 0
-        if one._checked is not None and one._checked.is_plain(self._streams, (left, right)):
-            one._checked = None
+        one._met = one.candidates_seen = 0
         try:
-            yield from one.join(left, right, matched, pairs_wanted=pairs_wanted)
+            yield one
         finally:
             work.admitted += one.candidates_seen
             work.met += one._met
 
+    def of_runs(
+        self, left: Run, right: Run, work: StageWork, first_references: tuple[int, int], matched: Matched | None, *, pairs_wanted: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """What these runs give, as ``Stage.join`` gives it."""
+        with self._counting(work) as one:
+            one._first_references = first_references
+            if one._checked is not None and one._checked.is_plain(self._streams, (left, right)):
+                one._checked = None
+            yield from one.join(left, right, matched, pairs_wanted=pairs_wanted)
+
     def of_pairs(self, left: Rows, right: Rows, work: StageWork) -> Iterator[pa.RecordBatch]:
         """What these pairs of rows give, in batches. O(pairs)."""
-        for start in range(0, len(left[1]), self._chunk_pairs):
-            sides = [(batch, rows[start : start + self._chunk_pairs]) for batch, rows in (left, right)]
-            for portion in self._portions(Pairs(dict(zip(self._streams, sides, strict=True)), len(sides[0][1]))):
-                one = copy(self)
-                one._met = 0
-                pairs = one.admitted(portion)
-                work.met += one._met
-                if self._where is not None and pairs.count:
-                    pairs = pairs.where(self._where)
-                if pairs.count:
-                    yield self.batch(pairs)
+        with self._counting(work) as one:
+            for start in range(0, len(left[1]), self._chunk_pairs):
+                sides = [(batch, rows[start : start + self._chunk_pairs]) for batch, rows in (left, right)]
+                for portion in self._portions(Pairs(dict(zip(self._streams, sides, strict=True)), len(sides[0][1]))):
+                    pairs = one.admitted(portion)
+                    if self._where is not None and pairs.count:
+                        pairs = pairs.where(self._where)
+                    if pairs.count:
+                        yield one.batch(pairs)
 
     def admitted(self, pairs: Pairs) -> Pairs:
         if self._checked is not None and pairs.count:

@@ -38,13 +38,16 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(held if held in batch.schema.names else name)
 
 
-def encode_keys(batch: pa.RecordBatch, key: KeyExpression, schema: Schema) -> tuple[Array, Array | None]:
-    """The keys (int64 or float64) of the batch's rows, and which rows have one (None: all); the others can match nothing.
+def encode_keys(batch: pa.RecordBatch, key: KeyExpression | None, schema: Schema) -> tuple[Array, Array | None]:
+    """The keys (int64 or float64) of the batch's rows, and which rows have one (None: all); the others can match nothing. Where tuples lie
+    by no key, all have 0.
 
     A row has no key when a value is null or NaN, or lies outside what the encoding represents. Its key is then
     arbitrary. ``batch`` holds at least the columns that the key reads, by their names or as held tuples have them. Keys of plain BIGINT
     and TIMESTAMP columns are views of the batch's memory. O(rows), and for texts O(bytes).
     """
+    if key is None:
+        return np.zeros(batch.num_rows, np.int64), None
     evaluators = _compiled(key, schema)
     columns = {(_STREAM, name): _column(batch, name) for evaluator in evaluators for _, name in evaluator.expression.columns}
     count = batch.num_rows

@@ -6,10 +6,10 @@ Always holds: values of options that are secrets are in no problem and in no rem
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from streamjoin.manifest.checks import Check
-from streamjoin.manifest.problem import Problem, is_secret
+from streamjoin.manifest.problem import Problem, closest, is_secret, listed
 from streamjoin.manifest.text import field_name
 
 FILE, VARIABLE = "file:", "env:"
@@ -27,6 +27,18 @@ def secret_remarks(field: str, options: Mapping[str, object], of: str = "options
         if is_secret(name) and not str(value).startswith((FILE, VARIABLE)):
             remedy = "write file:/path of a file with it, or env: and the name of a variable"
             yield Problem(option_field(field, name, of), None, f"is a secret, readable in the manifest; {remedy}")
+
+
+def option_problems(field: str, options: Mapping[str, object], known: Sequence[str], owner: str) -> Check:
+    """Those that the owner does not know, and values that are to be read elsewhere and cannot be."""
+    for name, value in options.items():
+        here = option_field(field, name)
+        if name not in known:
+            close = closest(name, known)
+            remedy = f"did you mean {close}?" if close else f"they are {listed(known, 'and')}"
+            yield Problem(here, value, f"is not an option of {owner}; {remedy}")
+        else:
+            yield from reference_problems(here, name, value)
 
 
 def reference_problems(field: str, name: str, value: object) -> Check:

@@ -10,9 +10,8 @@ from streamjoin.manifest.checks import Check
 from streamjoin.manifest.connector import Connector, Package
 from streamjoin.manifest.databases import DatabaseName, Port, TableName, libpq_problems
 from streamjoin.manifest.field_types import MemoryAmount, Options, PositiveSpan, Sql
-from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
+from streamjoin.manifest.options import option_problems, secret_remarks
 from streamjoin.manifest.part import Part
-from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration, Memory
 
 CASSANDRA = Package("cassandra-driver", "cassandra", "cassandra")
@@ -73,14 +72,7 @@ class CassandraStore(Connector):
     package = CASSANDRA
 
     def problems(self, field: str) -> Check:
-        for name, value in self.options.items():
-            here = option_field(field, name)
-            if name not in _CASSANDRA_OPTIONS:
-                close = closest(name, _CASSANDRA_OPTIONS)
-                remedy = f"did you mean {close}?" if close else f"they are {listed(_CASSANDRA_OPTIONS, 'and')}"
-                yield Problem(here, value, f"is not an option of a store of Cassandra; {remedy}")
-            else:
-                yield from reference_problems(here, name, value)
+        return option_problems(field, self.options, _CASSANDRA_OPTIONS, "a store of Cassandra")
 
     def remarks(self, field: str) -> Check:
         return secret_remarks(field, self.options)

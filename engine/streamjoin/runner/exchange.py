@@ -19,6 +19,7 @@ Always holds:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import defaultdict, deque
@@ -57,12 +58,10 @@ class _Attempt:
     """What has come for one attempt. Guarded by the exchange's lock."""
 
     def __init__(self) -> None:
-        self._pieces: defaultdict[tuple[int, int], deque[Piece]] = defaultdict(deque)
-        """By round and task."""
+        self._pieces: defaultdict[tuple[int, int], deque[tuple[Piece, int]]] = defaultdict(deque)
+        """By round and task, each with its bytes in memory."""
         self.nbytes = 0
         """Of those that are in memory."""
-        self._settled: set[int] = set()
-        """Pieces on mapped pages, by identity."""
         self.wake_bytes = WAKE_BYTES
         self.ended: defaultdict[int, set[str]] = defaultdict(set)
         """By round, addresses of senders whose mark has come."""
@@ -71,19 +70,12 @@ class _Attempt:
         self.failure: Exception | None = None
 
     def add(self, piece: Piece) -> None:
-        if not (piece.round and self.nbytes > SETTLE_BYTES and piece.data.size >= WAKE_BYTES // 4 and self._settle(piece)):
-            self.nbytes += piece.data.size
-            self._pieces[piece.round, piece.task].append(piece)
-
-    def _settle(self, piece: Piece) -> bool:
-        """Have it on mapped pages; False: the disk is full, so it must be in memory."""
-        try:
-            piece = replace(piece, data=map_buffer(piece.data))
-        except OSError:
-            return False
-        self._settled.add(id(piece))
-        self._pieces[piece.round, piece.task].append(piece)
-        return True
+        nbytes = piece.data.size
+        if piece.round and self.nbytes > SETTLE_BYTES and nbytes >= WAKE_BYTES // 4:
+            with contextlib.suppress(OSError):  # where the disk is full, it must be in memory
+                piece, nbytes = replace(piece, data=map_buffer(piece.data)), 0
+        self.nbytes += nbytes
+        self._pieces[piece.round, piece.task].append((piece, nbytes))
 
     def waiting(self, tasks: Collection[int]) -> list[tuple[int, int]]:
         """Rounds and tasks, of these, that have pieces; the last round first."""
@@ -95,11 +87,8 @@ class _Attempt:
         for key in keys:
             pieces = self._pieces[key]
             while pieces and len(found) < most:
-                piece = pieces.popleft()
-                if id(piece) in self._settled:
-                    self._settled.discard(id(piece))
-                else:
-                    self.nbytes -= piece.data.size
+                piece, nbytes = pieces.popleft()
+                self.nbytes -= nbytes
                 found.append(piece)
         return found
 

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -474,21 +474,24 @@ def _as_run(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def map_buffer(data: pa.Buffer) -> pa.Buffer:
     """The bytes on mapped pages of a scratch file, as :func:`map_scratch`."""
-    descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".piece")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(memoryview(data))
-        return pa.memory_map(path).read_buffer()
-    finally:
-        os.unlink(path)
+    return _scratch(lambda file: file.write(memoryview(data))).read_buffer()
 
 
 def map_scratch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch on mapped pages of a scratch file that is already unlinked, so that nothing is left behind by a crash."""
-    descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".arrow")
-    try:
-        with os.fdopen(descriptor, "wb") as file, ipc.new_file(file, batch.schema) as writer:
+
+    def write(file: IO[bytes]) -> None:
+        with ipc.new_file(file, batch.schema) as writer:
             writer.write_batch(batch)
-        return _read(pa.memory_map(path))[0]
+
+    return _read(_scratch(write))[0]
+
+
+def _scratch(write: Callable[[IO[bytes]], object]) -> pa.MemoryMappedFile:
+    descriptor, path = tempfile.mkstemp(prefix="streamjoin-", suffix=".scratch")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+        return pa.memory_map(path)
     finally:
         os.unlink(path)

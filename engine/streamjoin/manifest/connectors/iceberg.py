@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from streamjoin.language.types import DataType
 from streamjoin.manifest.checks import Check
-from streamjoin.manifest.connector import Package, SinkConnector, SourceConnector
+from streamjoin.manifest.connector import Connector, Package, SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import Name, Names, Options, Span
 from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
 from streamjoin.manifest.problem import Problem, listed
@@ -22,8 +22,8 @@ CATALOGS = ("rest", "sql", "glue", "hive", "dynamodb", "bigquery")
 """Kinds of PyIceberg's catalogs, but for those in memory."""
 
 
-class IcebergSource(SourceConnector):
-    """The rows that are appended to an Iceberg table, snapshot by snapshot."""
+class _Iceberg(Connector):
+    """A table, and the catalog that has it."""
 
     table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
     """The table, with its namespace: namespace.table."""
@@ -32,16 +32,8 @@ class IcebergSource(SourceConnector):
     file, env:NAME from that variable."""
     catalog_name: Name = "default"
     """The catalog's name. SQL catalogs store it with each table."""
-    starting_snapshot: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """The snapshot with whose added rows a new checkpoint begins. By default it begins with all rows of the table."""
-    on_change: Literal["fail", "skip"] = "fail"
-    """What to do about a snapshot that deletes or changes rows: fail, or skip it with a warning."""
-    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """How many files one epoch may take from."""
 
-    opener = "streamjoin.io.iceberg_changes:open_source"
     package = ICEBERG
-    fixed = ("table",)
 
     @property
     def identity(self) -> str:
@@ -54,16 +46,25 @@ class IcebergSource(SourceConnector):
         return _catalog_remarks(field, self)
 
 
-class IcebergSink(SinkConnector):
+class IcebergSource(_Iceberg, SourceConnector):
+    """The rows that are appended to an Iceberg table, snapshot by snapshot."""
+
+    starting_snapshot: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """The snapshot with whose added rows a new checkpoint begins. By default it begins with all rows of the table."""
+    on_change: Literal["fail", "skip"] = "fail"
+    """What to do about a snapshot that deletes or changes rows: fail, or skip it with a warning."""
+    max_files_per_epoch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one epoch may take from."""
+
+    opener = "streamjoin.io.iceberg_changes:open_source"
+    fixed = ("table",)
+
+
+class IcebergSink(_Iceberg, SinkConnector):
     """An Iceberg table: each result exactly once, by the table's own transactions."""
 
     table: Annotated[str, StringConstraints(min_length=3, max_length=500)]
     """The table, with its namespace: namespace.table. Both are created if they are missing."""
-    catalog: Options
-    """Properties of PyIceberg's catalog: type (rest, sql, glue, hive, ...), uri, warehouse and others. A value file:/path is read from that
-    file, env:NAME from that variable."""
-    catalog_name: Name = "default"
-    """The catalog's name. SQL catalogs store it with each table."""
     partition_by: Names = ()
     """The output's columns by which the table is partitioned: BOOLEAN, whole numbers, DATE or STRING."""
     compression: Literal["snappy", "zstd", "none"] = "zstd"
@@ -75,23 +76,12 @@ class IcebergSink(SinkConnector):
 
     opener = "streamjoin.io.iceberg_sink:open_sink"
     results = "streamjoin.io.iceberg_sink:results"
-    package = ICEBERG
-
-    @property
-    def identity(self) -> str:
-        return f"Iceberg table {self.table}"
-
-    def problems(self, field: str) -> Check:
-        return _catalog_problems(field, self)
-
-    def remarks(self, field: str) -> Check:
-        return _catalog_remarks(field, self)
 
     def column_problems(self, field: str, columns: Mapping[str, DataType]) -> Check:
         return partition_problems(f"{field}.sink.iceberg", self.partition_by, columns)
 
 
-def _catalog_problems(field: str, table: IcebergSource | IcebergSink) -> Check:
+def _catalog_problems(field: str, table: _Iceberg) -> Check:
     """The table's name and the catalog's properties."""
     if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", table.table):
         yield Problem(f"{field}.table", table.table, "is not a table in a namespace; write namespace.table")
@@ -105,7 +95,7 @@ def _catalog_problems(field: str, table: IcebergSource | IcebergSink) -> Check:
         yield from reference_problems(option_field(field, name, "catalog"), name, value)
 
 
-def _catalog_remarks(field: str, table: IcebergSource | IcebergSink) -> Check:
+def _catalog_remarks(field: str, table: _Iceberg) -> Check:
     for name, value in table.catalog.items():
         if isinstance(value, str) and re.search("://[^/@]+:[^/@]+@", value):
             remedy = "write file:/path of a file with it, or env: and the name of a variable"

@@ -18,7 +18,7 @@ from streamjoin.manifest.cel import Rule, exactly_one
 from streamjoin.manifest.checks import Check, until_refused
 from streamjoin.manifest.connector import KAFKA_METRICS, Package, SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import DiscoverySpan, HttpUrl, Instant, Name, Options, PositiveSpan, instant_micros
-from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
+from streamjoin.manifest.options import option_field, option_problems, reference_problems, secret_remarks
 from streamjoin.manifest.part import Part, has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.quantity import Duration
@@ -318,14 +318,7 @@ def _registry_problems(field: str, kafka: KafkaSource | KafkaSink, formats: Sequ
     if kafka.format not in _REGISTERED:
         yield Problem(here, None, f"has no use with format {kafka.format}; remove it, or let format be {listed(formats)}")
     options = registry.options
-    for name, value in options.items():
-        option = option_field(here, name)
-        if name not in _REGISTRY:
-            close = closest(name, _REGISTRY)
-            remedy = f"did you mean {close}?" if close else f"they are {listed(_REGISTRY, 'and')}"
-            yield Problem(option, value, f"is not an option of a schema registry; {remedy}")
-        else:
-            yield from reference_problems(option, name, value)
+    yield from option_problems(here, options, _REGISTRY, "a schema registry")
     if "username" in options and "bearer.auth.token" in options:
         yield Problem(option_field(here, "username"), None, "and bearer.auth.token are two logins; remove one")
     for name, other in _NEEDS.items():
