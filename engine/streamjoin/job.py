@@ -214,13 +214,11 @@ class Job:
     def expected_of_places(self) -> tuple[float | None, ...]:
         """What is expected to be held at each place: of a join over three and more streams by its own window, else by the widest."""
         rates = [stream.expected_rate for stream in self.streams]
-        of_pairs = self.places_of_pairs
-        of_streams = self._expected_at(rates) if of_pairs else ()
-        found = [of_streams[place.stream] for place in of_pairs] + [None] * (len(self.places) - len(of_pairs))
-        for placed in self.graphs:
-            of_join = self._expected_at(rates, placed)
+        found: list[float | None] = [None] * len(self.places)
+        for placed in self.layouts[0].joins:
+            of_streams = self._expected_at(rates, placed.streams, self.held_for(placed))
             for number, place in zip(placed.places, placed.graph.places, strict=True):
-                found[number] = of_join[place.stream]
+                found[number] = of_streams[place.stream]
         return tuple(found)
 
     @property
@@ -228,23 +226,22 @@ class Job:
         """For how long a left, and a right, tuple is held, delays and some epochs included; None: of rows, or more streams."""
         if self.window.kind is WindowKind.ROWS or len(self.streams) != 2:
             return None
-        left, right = self._expected_at((1.0, 1.0))
+        left, right = self._expected_at((1.0, 1.0), SIDES, self.window)
         return left or 0.0, right or 0.0
 
-    def _expected_at(self, rates: Sequence[float | None], placed: PlacedGraph | None = None) -> tuple[float | None, ...]:
-        """Of all streams by the widest window, or of those of a join by its own."""
-        numbers = range(len(self.streams)) if placed is None else placed.streams
+    def _expected_at(self, rates: Sequence[float | None], streams: Sequence[int], window: Window) -> tuple[float | None, ...]:
+        """Of these streams by this window."""
         return expected_tuples(
-            [rates[number] for number in numbers],
-            self.window if placed is None else self.joins[placed.join].window,
-            delays_micros=[self.streams[number].watermark_micros for number in numbers],
+            [rates[stream] for stream in streams],
+            window,
+            delays_micros=[self.streams[stream].watermark_micros for stream in streams],
             epoch_micros=max(LEAST_INTERVAL_SECONDS * 1e6, self.interval_micros),
         )
 
     @property
-    def graphs(self) -> tuple[PlacedGraph, ...]:
-        """Of the joins over three and more streams, by the first layout."""
-        return self.layouts[0].graphs
+    def multiway(self) -> tuple[PlacedGraph, ...]:
+        """The joins over three and more streams, by the first layout."""
+        return self.layouts[0].multiway
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -267,7 +264,7 @@ class Job:
         layout = floors.layout({join.name: Joined(join.streams, join.found) for join in self.joins})
         if layout is None or (self.model in KEYED and not layout.cuts_keys):
             return None
-        return dataclasses.replace(self.lying(layout), window=floors.window if floors.floors else self.window)
+        return dataclasses.replace(self.lying(layout), window=floors.window if floors.has_pairs else self.window)
 
     def stream_of(self, place: int) -> int:
         """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""
@@ -275,25 +272,20 @@ class Job:
 
     def side_of(self, place: int) -> int:
         """Of a scheme, by any layout."""
-        return self.places[place].side if self.graphs else place % len(SIDES)
+        return self.places[place].side if self.multiway else place % len(SIDES)
 
     def expired_before(self, marks: Ends) -> Ends:
         """By place, the ``_time`` below which a held tuple can match nothing that is still to come (:meth:`Window.expired_before`)."""
-        found: list[int | None] = []
-        of_pairs = self.places_of_pairs
-        for left, right in zip(of_pairs[::2], of_pairs[1::2], strict=True):
-            found += self.window.expired_before((marks[left.stream], marks[right.stream]))
-        found += [None] * (len(self.places) - len(found))
-        for placed in self.graphs:
-            of_streams = self.joins[placed.join].window.expired_before(tuple(marks[stream] for stream in placed.streams))
+        found: list[int | None] = [None] * len(self.places)
+        for placed in self.layouts[0].joins:
+            of_streams = self.held_for(placed).expired_before(tuple(marks[stream] for stream in placed.streams))
             for number, place in zip(placed.places, placed.graph.places, strict=True):
                 found[number] = of_streams[place.stream]
         return tuple(found)
 
-    @property
-    def places_of_pairs(self) -> tuple[Place, ...]:
-        """Those of joins over two streams, which are the first: of each floor the left and the right one."""
-        return self.places[: min((placed.places[0] for placed in self.graphs), default=len(self.places))]
+    def held_for(self, placed: PlacedGraph) -> Window:
+        """What a join's tuples are held for: of two streams the widest window of all such joins, as others may lie there too."""
+        return self.joins[placed.join].window if placed.is_multiway else self.window
 
     def depth_of(self, stream: int) -> int:
         """How many joins a stream's tuples have come through."""
@@ -308,8 +300,8 @@ class Job:
         if not self.gives_unmatched:
             return frozenset()
         alone = max(max(map(self.depth_of, join.streams)) for join in self.joins if join.type.gives_unmatched)
-        together: list[tuple[int, ...]] = [(place, place + 1) for place in range(0, len(self.places_of_pairs), len(SIDES))]
-        together += [placed.places for placed in self.graphs if self.joins[placed.join].type.gives_unmatched]
+        joins = self.layouts[0].joins
+        together = {each.places for each in joins if not each.is_multiway or self.joins[each.join].type.gives_unmatched}
         holding = set(held)
         depths = {places: max(map(self.depth_of, map(self.stream_of, places))) for places in together if holding & set(places)}
         least = min(depths.values(), default=alone + 1)

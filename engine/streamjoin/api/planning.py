@@ -198,9 +198,9 @@ def outline(
         planned = make_plan(job.model, statistics, main, tasks=tasks, capacity=holds, options=job.scheme_options, current=current)
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
-    flowing = {placed.join: _flowing(job, placed, planned.plan.scheme.tasks) for placed in job.graphs}
-    ways = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.graphs}
-    sequences = [line for placed in job.graphs for line in _sequences(job, placed, flowing[placed.join], ways[placed.join])]
+    flowing = {placed.join: _flowing(job, placed, planned.plan.scheme.tasks) for placed in job.multiway}
+    ways = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.multiway}
+    sequences = [line for placed in job.multiway for line in _sequences(job, placed, flowing[placed.join], ways[placed.join])]
     notes = (*shared, *_alternatives(job))
     return Outline(job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), ways, notes)
 
@@ -284,8 +284,8 @@ def _alternatives(job: Job) -> list[str]:
 def _of_named(job: Job, index: int) -> str:
     """What a join of several over different streams is over, and by what it finds its pairs."""
     join, layout = job.joins[index], job.layouts[0]
-    predicate, placed = layout.predicates[index], layout.graph_of(index)
-    text = predicate.main.text if predicate is not None else placed.graph.text if placed is not None else ""
+    placed = layout.joins[index]
+    text = placed.graph.text if placed.is_multiway else placed.between.main.text
     readers = [stream.name for stream in job.streams if stream.source == JoinSource(index)]
     read = f"; {listed(readers, 'and')} {'reads' if len(readers) == 1 else 'read'} its results" if readers else ""
     over = listed([job.streams[stream].name for stream in join.streams], "and")
@@ -298,7 +298,7 @@ def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> 
     ``foreseen``: the first plans, where joins may have floors of their own; as a run would, this plan has that which holds less.
     """
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
-    if chosen.pairs or chosen.graphs:
+    if not chosen.is_of_one_pair:
         each = map(partial(_of_named, job), range(len(job.joins)))
         return [f"joins: {names}, each over the streams that its condition names", *(f"  {line}" for line in each)]
     if layout.main.keys:
@@ -306,13 +306,13 @@ def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> 
     lines = [f"joins: {names} have no keys in common"]
     if len(foreseen) > 1:
         once = sum(side.total for side in foreseen[layout].statistics.sides)
-        where = {each: "on floors of their own" if each.floors else "where every pair of tuples meets" for each in job.layouts}
+        where = {each: "on floors of their own" if each.has_floors else "where every pair of tuples meets" for each in job.layouts}
         held = ", and ".join(f"{where[each]} a tuple would be held {foreseen[each].volume / once:.2g} times" for each in job.layouts)
         lines = [f"{lines[0]}: {held}; this plan is {where[chosen]}. A run chooses by a sample of its first input"]
-    for index, (join, predicate) in enumerate(zip(job.joins, chosen.predicates, strict=True)):
-        text = "" if predicate is None else predicate.main.text
-        if chosen.floors:
-            lines.append(f"  {join.name}: on floor {chosen.floors[index] + 1}" + (f", by {text}" if text else ", which no key serves"))
+    for index, (join, placed) in enumerate(zip(job.joins, chosen.joins, strict=True)):
+        text = placed.between.main.text
+        if chosen.has_floors:
+            lines.append(f"  {join.name}: on floor {placed.floor + 1}" + (f", by {text}" if text else ", which no key serves"))
         elif chosen.indexes(index):
             lines.append(f"  {join.name} finds its pairs by an index of its own: {text}")
         else:

@@ -383,9 +383,8 @@ class Driver:
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
-        self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
+        self.job = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
-        checkpoint = checkpoint.on(floors)
         self._flows = Flows(self.job, checkpoint.plan.ways, checkpoint.plan.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))

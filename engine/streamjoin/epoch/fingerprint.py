@@ -123,13 +123,10 @@ def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple
 def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | None:
     """What the only join of a checkpoint is called: as it was, or, where there is still one and it is the same, as that is now."""
     joins = [join.name for join in job.joins]
-    lying = checkpoint.plan.lying
-    recorded = None if lying is None else lying.names[0]
+    recorded = None if checkpoint.plan.floors is None else next(iter(checkpoint.plan.floors.joins))
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded
     same = next((name for name in joins if job.fingerprint_of(name) == was), None)
-    if same is None and len(joins) == 1 and recorded is None:  # of three and more streams
-        return joins[0]
     return same or recorded
 
 

@@ -112,10 +112,10 @@ class Flows:
 
     def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
         """``ways`` and ``flowing``: of the last commit; empty before the first."""
-        parts = zip(job.graphs, numbered(job.graphs, len(job.joins)), strict=True)
+        parts = zip(job.multiway, numbered(job.multiway, len(job.joins)), strict=True)
         self._of_joins = [(Flow(job, placed, ways[heads]), heads, steps) for placed, (heads, steps) in parts]
         first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
-        before = [Flowing.from_json(known).exchange for known in _of_each(job.graphs, flowing or {}) if known]
+        before = [Flowing.from_json(known).exchange for known in _of_each(job.multiway, flowing or {}) if known]
         self._pace = Pace(before[0] if before else first)
 
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:

@@ -178,7 +178,7 @@ def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iter
     parts = []
     for pair, of_pair in joins.items():
         found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
-        ways = tuple(layout for layout in found if layout.floors) or found
+        ways = tuple(layout for layout in found if layout.has_floors) or found
         parts.append([(pair, tuple(of_pair), layout) for layout in ways])
     for streams, index in graphs:
         of_join = join_graphs(spec.joins[index].condition, over(spec, index, schemas))
@@ -270,12 +270,11 @@ def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tup
 def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
     """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them. ``schemas``: of the
     streams that the join is over."""
-    predicate = layout.predicates[index]
-    if predicate is None or not layout.indexes(index):
+    if not layout.indexes(index):
         return []
     return [
         (stream, column)
-        for (stream, schema), key in zip(schemas.items(), predicate.main.keys, strict=True)
+        for (stream, schema), key in zip(schemas.items(), layout.joins[index].between.main.keys, strict=True)
         for column in sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
     ]
 
