@@ -121,7 +121,8 @@ class Flows:
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
         if self._of_joins:
-            self._pace.add(rounds_in(reports), after.committed_at or 0.0)
+            pairs = sum(report.candidates for report in reports)
+            self._pace.add(rounds_in(reports), after.committed_at or 0.0, pairs, sum(report.seconds.get("join", 0.0) for report in reports))
         for flow, heads, steps in self._of_joins:
             flow.add(ways[heads], steps, reports, after)
 
