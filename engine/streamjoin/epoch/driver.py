@@ -58,6 +58,7 @@ from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, UnavailableError
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
+from streamjoin.retention import to_end
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
@@ -241,7 +242,7 @@ class Driver:
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
-            ended = self.job.to_end({block.place for block in self.checkpoint.state.blocks})
+            ended = to_end(self.job, {block.place for block in self.checkpoint.state.blocks})
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
