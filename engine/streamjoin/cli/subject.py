@@ -120,7 +120,8 @@ def _sink(sink: SinkModel | None) -> str:
 def window_text(window: Window, streams: Sequence[str]) -> str:
     """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``a within 10 s, b within 2 s``, ``100 rows``, ``unbounded``."""
     if window.kind is WindowKind.ROWS:
-        return f"{window.rows:,} rows"
+        alike = len(set(window.each)) <= 1
+        return f"{window.rows:,} rows" if alike else ", ".join(f"{name} {n:,} rows" for name, n in zip(streams, window.each, strict=True))
     if window.kind is WindowKind.UNBOUNDED:
         return "unbounded"
     if window.each:

@@ -58,7 +58,9 @@ def is_stream_name(name: str) -> bool:
 def window(spec: model.Window, streams: Sequence[str]) -> Window:
     """The window that a valid ``window`` means over these streams, in their order."""
     if spec.rows is not None:
-        return Window(WindowKind.ROWS, rows=spec.rows, each=(spec.rows,) * len(streams) if len(streams) > 2 else ())
+        return Window.of_rows([spec.rows] * len(streams))
+    if spec.each_rows is not None:
+        return Window.of_rows([spec.each_rows[name] for name in streams])
     if spec.unbounded:
         return Window(WindowKind.UNBOUNDED)
     if spec.each is not None:
