@@ -17,7 +17,7 @@ from chart import CHART, KUBERNETES, POLICIES, RIGHTS, helm, install, of_kind, p
 from documents import all_parsed
 from operator_cluster import PATHS
 from operator_parts import streamjoin
-from streamjoin_operator import children, names
+from streamjoin_operator import children, names, uses
 from streamjoin_operator.derived import derive
 from streamjoin_operator.pod_templates import executor_template
 from streamjoin_operator.resource import Resource
@@ -108,18 +108,23 @@ class Driver:
         return refused.value.message
 
 
-def policy_of(server: ApiServer, namespace: str, **policy: Any) -> None:
-    """The chart's, of a release of its own; in force once this returns."""
-    install(server.admin, {"watch": {"namespaces": [namespace]}, "driverPolicy": policy}, namespace, *POLICIES)
-    account = "sj-nobody"
+def account_of(server: ApiServer, namespace: str, account: str, *rules: Object) -> Client:
+    """A service account that has these rights."""
     server.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]
     server.admin.create(f"{rbac}/roles", {"metadata": {"name": account}, "rules": rules})
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account}
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     server.admin.create(f"{rbac}/rolebindings", {"metadata": {"name": account}, "roleRef": reference, "subjects": [subject]})
-    nobody = server.client(namespace, account)
+    return server.client(namespace, account)
+
+
+def policy_of(server: ApiServer, namespace: str, **policy: Any) -> None:
+    """The chart's, of a release of its own; in force once this returns."""
+    install(server.admin, {"watch": {"namespaces": [namespace]}, "driverPolicy": policy}, namespace, *POLICIES)
+    account = "sj-nobody"
+    itself = {"apiGroups": [names.GROUP], "resources": [uses.DRIVERS], "resourceNames": [account], "verbs": [uses.VERB]}
+    nobody = account_of(server, namespace, account, {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}, itself)
     pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
 
     def is_in_force() -> bool:
@@ -320,6 +325,25 @@ def test_others_are_not_asked(api_server: ApiServer, namespace: str, driver: Dri
     api_server.admin.create(driver.pods, {"metadata": {"name": "b"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}, dryRun="All")
     elsewhere = Driver.of(api_server, api_server.namespace("unwatched"), "one")
     elsewhere.create({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}, dryRun="All")
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete"]},
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    ],
+    ids=["pods", "all"],
+)
+def test_an_account_that_is_only_named_as_a_driver_does_what_it_may(
+    api_server: ApiServer, namespace: str, driver: Driver, rule: Object
+) -> None:
+    name = "sj-batch" if rule["resources"] == ["pods"] else "sj-admin"
+    batch = account_of(api_server, namespace, name, rule)
+    pod = {"metadata": {"name": f"{name}-0"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+    batch.create(driver.pods, pod)
+    batch.delete(f"{driver.pods}/{name}-0")
 
 
 @pytest.mark.apiserver

@@ -516,9 +516,10 @@ class TestChildren:
         touches, *used = children.role(Resource.of(body), manifest, Settings())["rules"]
         assert touches["resources"] == ["pods"]
         assert "patch" not in touches["verbs"]
-        assert [rule["verbs"] for rule in used] == [["use"]] * 4, "a verb that the API server knows nothing of"
+        assert [rule["verbs"] for rule in used] == [["use"]] * 5, "a verb that the API server knows nothing of"
         assert {rule["resources"][0]: rule["resourceNames"] for rule in used} == {
             "streamjoins": ["one"],
+            "drivers": ["sj-one"],
             "secrets": ["keys", "sj-one-exchange"],
             "persistentvolumeclaims": ["state"],
             "serviceaccounts": ["sj-one-executors"],
@@ -526,7 +527,7 @@ class TestChildren:
 
     @pytest.mark.parametrize("spec", [{"volumes": "a"}, {"containers": 3}, {"volumes": [None, {"secret": "a"}]}, "no mapping"], ids=str)
     def test_a_template_that_is_no_pod_uses_nothing(self, spec: Any) -> None:
-        assert [rule["resources"] for rule in uses.rules("one", {"spec": spec})] == [["streamjoins"]]
+        assert [rule["resources"] for rule in uses.rules("one", "sj-one", {"spec": spec})] == [["streamjoins"], ["drivers"]]
 
     def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
         label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]

@@ -30,7 +30,7 @@ Right = tuple[str, str, str]
 PASSED_ON = {
     *((verb, "", "pods") for verb in ("get", "watch", "deletecollection")),
     *(("use", "", resource) for resource in ("secrets", "persistentvolumeclaims", "serviceaccounts")),
-    ("use", "streamjoin.dev", "streamjoins"),
+    *(("use", "streamjoin.dev", resource) for resource in ("streamjoins", "drivers")),
 }
 """Not used by the operator: nobody can give away rights that he has not, and drivers have these."""
 ASKED_BY_ADMISSION = {("update", "streamjoin.dev", "streamjoins/finalizers")}

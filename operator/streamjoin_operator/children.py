@@ -71,7 +71,7 @@ def _account(resource: Resource, name: str, annotations: dict[str, str], owner: 
 
 
 def role(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
-    rules = [*DRIVER_RULES, *uses.rules(resource.name, executor_template(resource, manifest, settings))]
+    rules = [*DRIVER_RULES, *uses.rules(resource.name, resource.base, executor_template(resource, manifest, settings))]
     return child(resource, "rbac.authorization.k8s.io/v1", "Role", resource.base, rules=rules)
 
 

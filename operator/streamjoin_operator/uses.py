@@ -1,9 +1,9 @@
 """What of its namespace an executor's pod uses: by that the chart's admission policy knows which pods a driver may make.
 
 Whoever may make pods may mount any Secret and act as any service account of the namespace, whatever else he may not. So a driver's Role
-names, with the verb ``use``, which has no other meaning, the StreamJoin whose executors it runs and the Secrets, claims and the service
-account of their template; the policy asks the API server for that verb. A Role is what every driver has already, and only the operator
-writes it.
+names, with the verb ``use``, which has no other meaning, its own account, the StreamJoin whose executors it runs and the Secrets, claims
+and the service account of their template; the policy asks the API server for that verb. A Role is what every driver has already, and only
+the operator writes it.
 
 Always holds: pure. A template that is no pod uses nothing: the API server refuses its pods.
 """
@@ -17,14 +17,17 @@ from streamjoin_operator import names
 from streamjoin_operator.drift import Object
 
 VERB = "use"
+DRIVERS = "drivers"
+"""No resource of the API: to use one of these is to be the driver of that service account, and so held to the policy."""
 
 
-def rules(name: str, pod: Object) -> list[Object]:
-    """Rules of a Role, for the driver of the StreamJoin ``name`` whose executors are made of ``pod``."""
+def rules(name: str, account: str, pod: Object) -> list[Object]:
+    """Rules of a Role, for the driver of the StreamJoin ``name`` whose executors are made of ``pod``. ``account``: the driver's own."""
     used = {"secrets": _secrets(pod), "persistentvolumeclaims": _claims(pod), "serviceaccounts": _text(pod, "spec", "serviceAccountName")}
     found = {kind: sorted(set(named)) for kind, named in used.items()}
     return [
         {"apiGroups": [names.GROUP], "resources": ["streamjoins"], "resourceNames": [name], "verbs": [VERB]},
+        {"apiGroups": [names.GROUP], "resources": [DRIVERS], "resourceNames": [account], "verbs": [VERB]},
         *({"apiGroups": [""], "resources": [kind], "resourceNames": named, "verbs": [VERB]} for kind, named in found.items() if named),
     ]
 

@@ -106,9 +106,10 @@ matchExpressions:
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
-# Only to be passed on, as nobody can give what he has not: drivers may use what their executors' template names (driverPolicy).
+# Only to be passed on, as nobody can give what he has not: drivers may use themselves and what their executors' template
+# names (driverPolicy).
 - apiGroups: [streamjoin.dev]
-  resources: [streamjoins]
+  resources: [streamjoins, drivers]
   verbs: [use]
 - apiGroups: [""]
   resources: [secrets, persistentvolumeclaims, serviceaccounts]
