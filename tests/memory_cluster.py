@@ -1,7 +1,7 @@
 """The API server's part in a test of the reconciler, in memory: objects, versions, server-side apply of one manager, and faults to order.
 
-It knows no schemas and no other managers: tests/test_operator_api.py asks the real one. It makes thousands of reconciles a second possible,
-with a kill between any two steps.
+It knows no schema but that of the status, and no other managers: tests/test_operator_api.py asks the real one. It makes thousands of
+reconciles a second possible, with a kill between any two steps.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pydantic import ValidationError
+
 from operator_parts import trial_status
 from streamjoin_operator.api import KINDS, STREAM_JOIN, ApiError, Kind
 from streamjoin_operator.names import COMPONENT, MANAGER, TRIAL
+from streamjoin_operator.status_model import Status
 
 Object = dict[str, Any]
 Place = tuple[str, str, str]
@@ -82,6 +85,11 @@ class MemoryCluster:
             version = body.get("metadata", {}).pop("resourceVersion", None)
             if version is not None and version != found["metadata"]["resourceVersion"]:
                 raise ApiError(409, "Conflict", "the object has been modified")
+            if part:
+                try:
+                    Status.model_validate(_merged(found.get("status") or {}, body["status"]))
+                except ValidationError as error:
+                    raise ApiError(422, "Invalid", str(error)) from error
             wanted = {"status": body["status"]} if part else {key: value for key, value in body.items() if key != "status"}
             changed = _merged(found, wanted)
             self._store(changed, found, "status" if part else "patch")

@@ -23,6 +23,8 @@ from streamjoin.epoch.fingerprint import fingerprint
 from streamjoin.manifest import check, parse
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import crd
+from streamjoin_operator.api import Api
+from streamjoin_operator.definition import Definition
 from streamjoin_operator.status_model import Status
 from test_bad_manifests import CASES as BAD
 from test_bad_manifests import CONDITION_OF_THREE, GOOD, THREE, Bad
@@ -851,6 +853,36 @@ def test_status_is_written_by_itself(defined: ApiServer, joins: str) -> None:
     after = defined.admin.patch(f"{joins}/good", {"spec": {"suspend": True}, "status": {"phase": "Failed"}})
     assert after["status"]["phase"] == "Running"
     assert after["metadata"]["generation"] == kept["metadata"]["generation"] + 1
+
+
+GROWING = ("message", "summary", "reason", "memory", "image", "model", "url", "flight", "rule")
+
+
+def overgrown(value: Any) -> Any:
+    """With texts and lists of any length, and of other types than they are to be."""
+    if isinstance(value, dict):
+        made = {name: part * 200 if name in GROWING and isinstance(part, str) else overgrown(part) for name, part in value.items()}
+        return {**made, **{name: None for name in ("movedTuples", "tau") if name in value}}
+    if isinstance(value, list) and not (value and "type" in value[0]):
+        return [overgrown(part) for part in value * 60]
+    return value
+
+
+@pytest.mark.apiserver
+def test_of_a_status_that_grows_beyond_its_definition_all_is_stored_that_fits(defined: ApiServer, joins: str) -> None:
+    defined.admin.create(joins, as_kubectl(GOOD))
+    grown = overgrown(STATUS) | {"utilization": {"max": "nan", "mean": "0.44"}, "workers": "three", "shed": "inf"}
+    with pytest.raises(ApiError, match="Too many"):
+        defined.admin.patch(f"{joins}/good/status", {"status": grown})
+    kept = Definition(Api.__new__(Api), lambda: 0.0).storable(grown)
+    written = defined.admin.patch(f"{joins}/good/status", {"status": kept})["status"]
+    assert written == kept
+    assert written["utilization"] == {"mean": "0.44"}
+    assert not {"workers", "shed"} & set(written)
+    assert len(written["plan"]["givenUp"]) == 16
+    assert [len(written["plan"]["givenUp"][-1][name]) for name in ("fate", "reason")] == [len(GIVEN_UP["fate"]), 4096]
+    assert written["memory"].startswith(STATUS["memory"])
+    assert written["memory"].endswith("...")
 
 
 @pytest.mark.apiserver

@@ -943,6 +943,21 @@ def ended(generation: int, fate: str) -> Object:
     return {"generation": generation, "fate": fate, "reason": "" if fate == "Switched" else f"generation {generation}: {fate}"}
 
 
+def test_whatever_a_driver_says_at_length_is_in_the_status_as_far_as_there_is_room() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.drivers.ended = [ended(2, "Dropped") | {"reason": "no worker is there; " * 1000}]
+        await world.once()
+        assert len(world.status["plan"]["givenUp"][0]["reason"]) == 4096
+        assert len(event(world, "PlanDropped")["message"]) == 1024
+        world.drivers.state = "retrying"
+        await world.once()
+        assert world.condition("Degraded") == ("True", "JoinRetrying")
+
+    run(story)
+
+
 def test_a_plan_that_ended_without_running_is_told_once_whoever_put_it_and_whichever_operator_sees_it() -> None:
     async def story() -> None:
         world = World()

@@ -15,6 +15,7 @@ from streamjoin_operator.facts import Facts, answers, driver_state, lacks_execut
 from streamjoin_operator.instants import instant
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
+from streamjoin_operator.texts import cut
 
 Object = dict[str, Any]
 
@@ -236,7 +237,7 @@ def with_transitions(now: list[Condition], before: list[Mapping[str, Any]], gene
                 "type": condition.type,
                 "status": text,
                 "reason": condition.reason.name,
-                "message": condition.message[:1024],
+                "message": cut(condition.message),
                 "observedGeneration": generation,
                 "lastTransitionTime": since or at,
             }

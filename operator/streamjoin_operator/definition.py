@@ -1,8 +1,9 @@
 """The StreamJoin's definition as the cluster has it, which may be older than this operator.
 
-Of manifests and statuses the API server drops the fields that its definition lacks, and it refuses a status with a word that the definition
-does not list as a whole. So the operator asks for what the API server serves (``/openapi/v3``, which every account may read), says what
-that lacks, and writes no more than it takes.
+Of manifests and statuses the API server drops the fields that its definition lacks, and it refuses a status as a whole for one word that
+the definition does not list, or one text that is longer than it allows. So the operator asks for what the API server serves
+(``/openapi/v3``, which every account may read), says what that lacks, and writes no more than it takes: texts and lists are cut, and values
+of another type, pattern or range left out.
 
 Always holds: while nothing is known of the cluster's definition, it counts as this operator's own.
 """
@@ -10,6 +11,7 @@ Always holds: while nothing is known of the cluster's definition, it counts as t
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from streamjoin.manifest.problem import listed
 from streamjoin_operator.api import STREAM_JOIN, Api, ApiError
 from streamjoin_operator.crd import definition
+from streamjoin_operator.texts import cut
 
 Object = dict[str, Any]
 
@@ -24,6 +27,7 @@ SECONDS = 600.0
 """For so long an answer is believed."""
 SHOWN = 4
 REMEDY = "apply the definition of the operator's release (crds/streamjoins.streamjoin.dev.yaml; crds.install of its chart)"
+_TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "object": Mapping, "array": list}
 _ANYTHING = "x-kubernetes-preserve-unknown-fields"
 _WHOLE = ("cost",)
 """Of the status, what is read back: it is stored with all that it has, or not at all."""
@@ -67,9 +71,7 @@ class Definition:
 
     def storable(self, status: Object) -> Object:
         """The part of a status that the API server would keep. O(size of the status)."""
-        if self._status is None:
-            return status
-        stored: Object = _stored(status, self._status)
+        stored: Object = _stored(status, self._status or _ours()["status"])
         return {name: value for name, value in stored.items() if name not in _WHOLE or value == status[name]}
 
 
@@ -113,9 +115,19 @@ def _stored(value: Any, schema: Mapping[str, Any]) -> Any:
         return {name: _stored(value[name], part) for name, part in kept.items()}
     if isinstance(value, list):
         items = schema.get("items") or {}
-        return [_stored(item, items) for item in value if _is_taken(item, items)]
-    return value
+        # The latest stand last.
+        return [_stored(item, items) for item in value if _is_taken(item, items)][-schema.get("maxItems", len(value)) :]
+    return cut(value, schema["maxLength"]) if isinstance(value, str) and "maxLength" in schema else value
 
 
 def _is_taken(value: Any, schema: Mapping[str, Any]) -> bool:
-    return "enum" not in schema or value in schema["enum"]
+    if schema.get(_ANYTHING):
+        return True
+    kinds = _TYPES.get(schema.get("type", ""))
+    if kinds is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int)):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if isinstance(value, str):
+        return "pattern" not in schema or re.search(schema["pattern"], value) is not None
+    return not isinstance(value, int) or schema.get("minimum", value) <= value <= schema.get("maximum", value)

@@ -17,6 +17,7 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import Reconciliation
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
+from streamjoin_operator.texts import cut
 
 TOLD = (
     *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),
@@ -148,7 +149,7 @@ class Reporter:
             },
             "type": kind,
             "reason": reason.name,
-            "message": message[:1024],
+            "message": cut(message),
             "source": {"component": names.MANAGER},
             "reportingComponent": names.MANAGER,
             "firstTimestamp": at,

@@ -176,7 +176,7 @@ def _decision(record: Record, became: str, why_failed: str | None) -> Object:
         "outcome": became,
         "workersBefore": decision.workers,
         "workersAfter": decision.target,
-        "message": decision.sentence[:1024] + ("" if why_failed is None else f"; it does not run: {why_failed}"),
+        "message": decision.sentence + ("" if why_failed is None else f"; it does not run: {why_failed}"),
     }
     if decision.inputs is not None and decision.inputs.tau_max is not None:
         shown["utilization"] = f"{decision.inputs.tau_max:.2f}"
@@ -193,9 +193,9 @@ def first_plan(first: FirstPlan) -> Object:
         "workers": first.workers,
         "executors": first.executors,
         "model": first.model,
-        "summary": first.summary[:4096],
+        "summary": first.summary,
         "billPerHour": f"{first.bill.total:.2f}",
-        "message": first.sentence[:4096],
+        "message": first.sentence,
     }
     if first.tau is not None and first.mean is not None and math.isfinite(first.tau):
         written |= {"utilization": {"max": f"{first.tau:.2f}", "mean": f"{first.mean:.2f}"}}
