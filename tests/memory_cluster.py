@@ -79,6 +79,11 @@ class MemoryCluster:
     async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:
         with _Request(self, "patch", kind.kind):
             found = self.objects.get((kind.kind, namespace, name))
+            if kind.kind == "Event":
+                found = next((event for event in self.events if event["metadata"]["name"] == name), None)
+                if found is not None:
+                    found.update(copied(body))
+                    return copied(found)
             if found is None:
                 raise ApiError(404, "NotFound", name)
             body = copied(body)
@@ -104,8 +109,9 @@ class MemoryCluster:
                     raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
                 return self.put(body, "create")
             assert kind.kind == "Event", "all else is applied"
-            self.events.append(body)
-            return body
+            name = f"{body['metadata']['generateName']}{len(self.events)}"
+            self.events.append({**body, "metadata": {**body["metadata"], "name": name}})
+            return copied(self.events[-1])
 
     async def try_to_apply(self, desired: Object) -> None:
         with _Request(self, "dry-run", desired["kind"]):

@@ -129,6 +129,18 @@ def test_a_join_that_stands_still_is_not_ready_and_an_event_says_for_whom_it_wai
         assert cluster.condition("Stalled") == ("False", "EpochsMove")
 
 
+def test_what_happens_again_is_counted_in_its_event(cluster: Cluster) -> None:
+    with cluster.operator():
+        cluster.run()
+        for _ in range(2):
+            cluster.driver.state = "retrying"
+            wait_for("it is degraded", lambda: cluster.condition("Degraded") == ("True", "JoinRetrying"))
+            cluster.driver.state = "running"
+            wait_for("it is well", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+        (event,) = [event for event in cluster.events() if event["reason"] == "JoinRetrying"]
+        assert event["count"] == 2
+
+
 def test_an_operator_that_starts_anew_finds_everything_as_it_should_be(cluster: Cluster) -> None:
     with cluster.operator():
         cluster.run()

@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from memory_cluster import MemoryCluster, copied, every_fault
 from operator_parts import Object, parsed_once, streamjoin
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.correlation import COMBINED, Correlator, Told
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
@@ -954,6 +955,80 @@ def test_whatever_a_driver_says_at_length_is_in_the_status_as_far_as_there_is_ro
         world.drivers.state = "retrying"
         await world.once()
         assert world.condition("Degraded") == ("True", "JoinRetrying")
+
+    run(story)
+
+
+def test_a_join_that_flaps_is_told_of_as_often_as_others_are() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.cluster.events.clear()
+        written = len(world.cluster.writes)
+        for polled in range(240):
+            world.drivers.state = "retrying" if polled % 2 else "running"
+            after = await world.once()
+            assert after is not None
+            world.now += after
+            world.wall += timedelta(seconds=after)
+        hours = (world.now - 1000.0) / 3600
+        assert world.reasons == ["JoinRetrying"]
+        (told,) = world.cluster.events
+        assert 25 < told["count"] <= 120
+        assert told["firstTimestamp"] < told["lastTimestamp"]
+        assert len(world.cluster.writes) - written <= 25 + 60 * hours + 1
+        await world.settle()
+        assert world.condition("Degraded") == ("True", "JoinRetrying"), "what is held back is written in the end"
+        world.change(lambda spec: spec.update(suspend=True))
+        await world.once()
+        assert world.status["phase"] == "Suspended"
+
+    run(story)
+
+
+def test_events_of_one_kind_are_combined_counted_and_dropped_as_client_go_does() -> None:
+    correlator, at = Correlator(), 1_700_000_000.0
+
+    def tell(message: str, after: float = 0.0, reason: str = "Retrying") -> Told | None:
+        nonlocal at
+        at += after
+        return correlator.event("uid", "Warning", reason, message, at, at)
+
+    first, again = tell("a"), tell("a")
+    assert first is again, "it is counted"
+    assert again is not None
+    assert again.count == 2
+    told = [tell(f"message {number}") for number in range(20)]
+    assert [one.message for one in told if one is not None][:10] == [*(f"message {number}" for number in range(9)), COMBINED + "message 19"]
+    combined = told[-1]
+    assert combined is not None
+    assert combined.count == 11
+    rest = [tell(f"of another kind, {number}", reason=f"Reason{number}") for number in range(10)]
+    assert [one is not None for one in rest] == [True] * 3 + [False] * 7, "25 at once"
+    assert tell("a", after=299.0) is None
+    later = tell("a", after=1.0)
+    assert later is not None, "one in five minutes"
+    assert later.count == 4, "those that were dropped are counted"
+    anew = tell("a", after=3601.0)
+    assert anew is not None
+    assert (anew.count, anew.name) == (1, None), "the API server keeps it no longer"
+    assert len(tell("x" * 5000).message) == 1024  # type: ignore[union-attr]
+
+
+def test_an_event_that_somebody_has_deleted_is_posted_anew() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world)
+        world.cluster.events.clear()
+        for state in ("retrying", "running", "retrying", "running"):
+            world.drivers.state = state
+            await world.once()
+            world.now += 15
+        assert event(world, "JoinRetrying")["count"] == 2
+        world.cluster.events.clear()
+        world.drivers.state = "retrying"
+        await world.once()
+        assert event(world, "JoinRetrying")["count"] == 3
 
     run(story)
 

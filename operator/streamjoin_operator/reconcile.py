@@ -90,18 +90,19 @@ class Reconciler:
             failure = error
         if after == AGAIN.after:
             return after
-        await self._tell(reconciliation, failure)
+        held = await self._tell(reconciliation, failure)
         if failure is not None:
             raise failure
-        return after
+        return after if held is None or after is None else min(after, held)
 
-    async def _tell(self, reconciliation: Reconciliation, failure: Exception | None) -> None:
-        """Report. Where the steps did not come so far, look first at the driver: what runs is no less ready for it."""
+    async def _tell(self, reconciliation: Reconciliation, failure: Exception | None) -> float | None:
+        """Report, and say after how many seconds what is held back is due. Where the steps did not come so far, look first at the driver:
+        what runs is no less ready for it."""
         memo = reconciliation.memo
         memo.failures = 0 if failure is None else memo.failures + 1
         if failure is not None:
             if is_passing(failure, memo.failures):
-                return
+                return None
             reconciliation.refused = reason_of(failure)
         try:
             is_held = reconciliation.refused is not None or reconciliation.trying is not None
@@ -112,10 +113,11 @@ class Reconciler:
                 raise
             reconciliation.is_partial = True
         try:
-            await self._reporter.report(reconciliation)
+            return await self._reporter.report(reconciliation)
         except ApiError:
             if failure is None:
                 raise
+            return None
 
     async def _look(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that cannot be acted on suspend alone is heeded; what runs is looked at all the same."""

@@ -9,6 +9,7 @@ from typing import Any
 from streamjoin.manifest import Manifest
 from streamjoin_operator import children, names
 from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.correlation import Bucket, Correlator
 from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
@@ -65,6 +66,9 @@ class Memo:
     asked_at: float = float("-inf")
     plan_refused: str | None = None
     wrote_at: float = float("-inf")
+    writes: Bucket = field(default_factory=lambda: Bucket(25, 60.0))
+    """Of statuses, but for measurements: a join that flaps has no more."""
+    correlator: Correlator = field(default_factory=Correlator)
     budget: int | None = None
     """How many executors must stay, by the disruption budget."""
     scaler: Autoscaler | None = None

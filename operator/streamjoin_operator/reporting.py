@@ -7,6 +7,7 @@ import logging
 
 from streamjoin_operator import api, children, names, status
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.correlation import Told
 from streamjoin_operator.definition import Definition
 from streamjoin_operator.drift import Object
 from streamjoin_operator.facts import Facts
@@ -17,7 +18,6 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import Reconciliation
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
-from streamjoin_operator.texts import cut
 
 TOLD = (
     *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),
@@ -34,8 +34,8 @@ class Reporter:
         self._ports, self._seen = ports, seen
         self._definition = Definition(ports.api, ports.clock)
 
-    async def report(self, reconciliation: Reconciliation) -> None:
-        """Write the status if it differs, then tell what happened."""
+    async def report(self, reconciliation: Reconciliation) -> float | None:
+        """Write the status if it differs, then tell what happened. Returns after how many seconds what is held back is to be written."""
         self._ports.on_step("report")
         await self._definition.look()
         stored = reconciliation.body.get("status") or {}
@@ -43,7 +43,8 @@ class Reporter:
         written = self._definition.storable(write(self._facts(reconciliation), stored, instant(self._ports.now)))
         patch = status.patch_of(stored, written)
         waits = status.only_measurements(patch) and self._ports.clock() - reconciliation.memo.wrote_at < self._ports.settings.status_seconds
-        if patch and not waits:
+        held = None if waits else self._held(reconciliation, stored, patch)
+        if patch and not waits and held is None:
             body = {"metadata": {"resourceVersion": reconciliation.body["metadata"]["resourceVersion"]}, "status": patch}
             try:
                 after = await self._ports.api.patch(
@@ -51,7 +52,7 @@ class Reporter:
                 )
             except ApiError as error:
                 if error.status == 404:  # deleted meanwhile
-                    return
+                    return None
                 if error.status == 422:
                     self._definition.expire()
                 if error.status == 409:
@@ -63,6 +64,15 @@ class Reporter:
             reconciliation.events += first_plans(stored, written) + transitions(stored, written) + plans_given_up(stored, written)
         self._ports.on_step("post")
         await self.post(reconciliation)
+        return held
+
+    def _held(self, reconciliation: Reconciliation, stored: Object, patch: Object) -> float | None:
+        """For how many seconds the status of a join that flaps is not written. What somebody has just asked for is answered at once."""
+        writes, now = reconciliation.memo.writes, self._ports.clock()
+        is_answer = stored.get("observedGeneration") != reconciliation.resource.generation or reconciliation.is_being_deleted
+        if not patch or status.only_measurements(patch) or is_answer:
+            return None
+        return None if writes.take(now) else writes.wait(now)
 
     async def _refresh(self, reconciliation: Reconciliation) -> None:
         """Our copy is behind: the watch will bring the newer one, but may take its time."""
@@ -127,35 +137,51 @@ class Reporter:
             log.info(
                 "%s: %s", reason.name, message, extra={"streamjoin": f"{reconciliation.resource.namespace}/{reconciliation.resource.name}"}
             )
+            resource, memo = reconciliation.resource, reconciliation.memo
+            event = memo.correlator.event(resource.uid, kind, reason.name, message, self._ports.clock(), self._ports.now)
+            if event is None:
+                continue
             try:
-                await self._ports.api.create(
-                    api.EVENT, reconciliation.resource.namespace, self._event(reconciliation.resource, kind, reason, message)
-                )
+                await self._post(resource, kind, reason, event)
             except ApiError as error:
                 log.warning("event %s not posted: %s", reason.name, error)
 
-    def _event(self, resource: Resource, kind: str, reason: Reason, message: str) -> Object:
-        at = instant(self._ports.now)
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
-            "involvedObject": {
-                "apiVersion": api.STREAM_JOIN.version,
-                "kind": api.STREAM_JOIN.kind,
-                "name": resource.name,
-                "namespace": resource.namespace,
-                "uid": resource.uid,
-            },
-            "type": kind,
-            "reason": reason.name,
-            "message": cut(message),
-            "source": {"component": names.MANAGER},
-            "reportingComponent": names.MANAGER,
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
+    async def _post(self, resource: Resource, kind: str, reason: Reason, told: Told) -> None:
+        """Anew, or what has changed of it where it is there."""
+        event = _event(resource, kind, reason, told)
+        if told.name is not None:
+            changed = {name: event[name] for name in ("count", "lastTimestamp", "message")}
+            try:
+                await self._ports.api.patch(api.EVENT, resource.namespace, told.name, changed)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                return
+        told.name = (await self._ports.api.create(api.EVENT, resource.namespace, event))["metadata"]["name"]
+
+
+def _event(resource: Resource, kind: str, reason: Reason, told: Told) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
+        "involvedObject": {
+            "apiVersion": api.STREAM_JOIN.version,
+            "kind": api.STREAM_JOIN.kind,
+            "name": resource.name,
+            "namespace": resource.namespace,
+            "uid": resource.uid,
+        },
+        "type": kind,
+        "reason": reason.name,
+        "message": told.message,
+        "source": {"component": names.MANAGER},
+        "reportingComponent": names.MANAGER,
+        "firstTimestamp": instant(told.first_at),
+        "lastTimestamp": instant(told.last_at),
+        "count": told.count,
+    }
 
 
 def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:

@@ -105,7 +105,7 @@ matchExpressions:
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [list, create]
+  verbs: [list, create, patch]
 # Only to be passed on, as nobody can give what he has not: drivers may use themselves and what their executors' template
 # names (driverPolicy).
 - apiGroups: [streamjoin.dev]
