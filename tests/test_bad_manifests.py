@@ -404,7 +404,8 @@ CASES = [
         "a list for a mapping",
         "checkpoint: {location: out/state}",
         "checkpoint: [out/state]",
-        'spec.checkpoint: ["out/state"] must be a mapping of location, persistentVolumeClaim, size, storageClassName and onDelete',
+        'spec.checkpoint: ["out/state"] must be a mapping of location, persistentVolumeClaim, size, storageClassName, accessModes and'
+        " onDelete",
     ),
     bad(
         "a required field that is null",
@@ -1854,6 +1855,19 @@ CASES = [
         "checkpoint: {location: out/state}",
         "checkpoint: {location: out/state, persistentVolumeClaim: claim}",
         "spec.checkpoint: has location and persistentVolumeClaim; keep one",
+    ),
+    bad(
+        "access modes of no claim",
+        "checkpoint: {location: out/state}",
+        "checkpoint: {location: out/state, accessModes: [ReadWriteMany]}",
+        'spec.checkpoint.accessModes: "ReadWriteMany" says how to make a claim, and there is none; name one in '
+        "spec.checkpoint.persistentVolumeClaim, or remove this",
+    ),
+    bad(
+        "access modes of a claim that is not made",
+        "checkpoint: {location: out/state}",
+        "checkpoint: {persistentVolumeClaim: claim, accessModes: [ReadWriteMany]}",
+        'spec.checkpoint.accessModes: "ReadWriteMany" is for a claim that the operator makes; give spec.checkpoint.size too',
     ),
     bad(
         "a checkpoint without a bucket",

@@ -509,6 +509,8 @@ REFUSED = [
 ]
 
 BEYOND = {
+    "access modes of no claim",
+    "access modes of a claim that is not made",
     "three streams: a window of time without event times",
     "a window of time without event times",
     "a bound on silence without event times",

@@ -22,7 +22,7 @@ from streamjoin.compilation import compile_job
 from streamjoin.elastic.sample import Sample
 from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
-from streamjoin_operator import children, names, plugin, pod_templates, settings, status, uses
+from streamjoin_operator import children, claims, names, plugin, pod_templates, settings, status, uses
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
 from streamjoin_operator.derived import Derived, derive
@@ -402,7 +402,7 @@ class TestChildren:
     def test_a_claim_outlives_the_streamjoin_unless_it_says_otherwise(self) -> None:
         for kept in ("Retain", "Delete"):
             body = streamjoin(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi", "onDelete": kept})
-            claim = children.claim(Resource.of(body), manifest_of(body))
+            claim = claims.claim(Resource.of(body), manifest_of(body))
             assert claim is not None
             assert ("ownerReferences" in claim["metadata"]) == (kept == "Delete")
 

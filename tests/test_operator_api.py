@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 import yaml
@@ -479,6 +480,57 @@ def test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go(cluster:
         cluster.change({"checkpoint": {"onDelete": "Delete"}})
         wait_for("it goes", lambda: len(owners()) == 1)
         assert cluster.condition("Degraded") == ("False", "Healthy")
+
+
+def claimed(cluster: Cluster, *, expands: bool, **checkpoint: Any) -> Callable[[], str]:
+    """A join that runs on a claim of the operator's, of a storage class that does, or does not, enlarge it; the claim's size."""
+    kind = f"{cluster.namespace}-disks"
+    made = {"metadata": {"name": kind}, "provisioner": "example.com/disks", "allowVolumeExpansion": expands}
+    cluster.admin.create("/apis/storage.k8s.io/v1/storageclasses", made)
+    cluster.run(checkpoint={"persistentVolumeClaim": "data", "size": "1Gi", "storageClassName": kind, **checkpoint})
+    path = f"{PATHS['PersistentVolumeClaim'].format(cluster.namespace)}/data"
+    cluster.admin.patch(f"{path}/status", {"status": {"phase": "Bound"}})
+    return lambda: str(cluster.admin.get(path)["spec"]["resources"]["requests"]["storage"])
+
+
+def said(cluster: Cluster, kind: str) -> str:
+    return next(str(one["message"]) for one in cluster.status()["conditions"] if one["type"] == kind)
+
+
+def test_a_larger_size_enlarges_a_claim_and_a_smaller_one_is_refused(cluster: Cluster) -> None:
+    with cluster.operator():
+        size = claimed(cluster, expands=True, accessModes=["ReadWriteMany"])
+        assert cluster.child("PersistentVolumeClaim", "data")["spec"]["accessModes"] == ["ReadWriteMany"]
+        cluster.change({"checkpoint": {"size": "10Gi"}})
+        wait_for("it is enlarged", lambda: size() == "10Gi")
+        assert cluster.condition("Degraded") == ("False", "Healthy")
+        cluster.change({"checkpoint": {"size": "5Gi"}})
+        wait_for("it is refused", lambda: cluster.condition("Degraded") == ("True", "ClaimKept"))
+        message = "spec.checkpoint.size: 5Gi: PersistentVolumeClaim data has 10Gi, and a claim never shrinks; give 10Gi, or copy"
+        assert said(cluster, "Degraded").startswith(message)
+        assert (size(), cluster.condition("Ready")) == ("10Gi", ("True", "JoinRunning"))
+        cluster.change({"checkpoint": {"size": "10Gi", "accessModes": ["ReadWriteOnce"], "storageClassName": "fast"}})
+        wait_for("so are others", lambda: "spec.checkpoint.accessModes: ReadWriteOnce" in said(cluster, "Degraded"))
+        assert "spec.checkpoint.storageClassName: fast: PersistentVolumeClaim data has " in said(cluster, "Degraded")
+        cluster.change({"checkpoint": {"accessModes": None, "storageClassName": None}})
+        wait_for("it is well", lambda: cluster.condition("Degraded") == ("False", "Healthy"))
+        by_hand = {"spec": {"resources": {"requests": {"storage": "20Gi"}}}}
+        cluster.admin.patch(f"{PATHS['PersistentVolumeClaim'].format(cluster.namespace)}/data", by_hand)
+        cluster.change({"checkpoint": {"onDelete": "Delete"}})
+        wait_for("it goes", lambda: cluster.child("PersistentVolumeClaim", "data")["metadata"].get("ownerReferences"))
+        assert (size(), cluster.condition("Degraded")) == ("20Gi", ("False", "Healthy")), "what somebody else has enlarged stays so"
+
+
+def test_a_claim_that_cannot_be_enlarged_is_said_and_the_join_goes_on(cluster: Cluster) -> None:
+    with cluster.operator():
+        size = claimed(cluster, expands=False)
+        cluster.change({"checkpoint": {"size": "10Gi", "onDelete": "Delete"}})
+        wait_for("it is said", lambda: cluster.condition("Degraded") == ("True", "ClaimKept"))
+        assert "spec.checkpoint.size: 10Gi: PersistentVolumeClaim data stays at 1Gi: " in said(cluster, "Degraded")
+        assert "must support resize" in said(cluster, "Degraded")
+        assert (size(), cluster.condition("Ready")) == ("1Gi", ("True", "JoinRunning"))
+        assert cluster.child("PersistentVolumeClaim", "data")["metadata"]["ownerReferences"], "all else is as it is to be"
+        assert [event["type"] for event in cluster.events() if event["reason"] == "ClaimKept"] == ["Warning"]
 
 
 def test_delete_with_a_namespace_leaves_the_state_at_once_and_says_so(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ RULES = (
         Class.IGNORED,
         "the operator reads it at every decision",
     ),
-    _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName)", Class.IGNORED, "the operator reads it when it acts on it"),
+    _rule(r"spec\.checkpoint\.(onDelete|size|storageClassName|accessModes)\b.*", Class.IGNORED, "the operator reads it when it acts on it"),
     _rule(r"spec\.workers\.(min|max|floor)", Class.LIVE, "the driver is asked for a plan within the limits"),
     _rule(r"spec\.scheme\.model \(handshake\)", Class.REFUSED, CHAIN),
     _rule(r"spec\.scheme\.model", Class.LIVE, "the driver is asked for a plan of the model"),
@@ -103,7 +103,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics", "queries")
     for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
-    for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName"):
+    for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName", "accessModes"):
         spec["checkpoint"].pop(name, None)
     if manifest.spec.checkpoint.location is None:
         spec["checkpoint"]["location"] = f"{CLAIM_PATH}/{manifest.metadata.name}"

@@ -8,7 +8,8 @@ import json
 from dataclasses import replace
 
 from streamjoin.elastic.deployment import executors_for
-from streamjoin_operator import api, children, names
+from streamjoin_operator import api, children, claims, names
+from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import Applier
 from streamjoin_operator.drift import Object, our_entries
 from streamjoin_operator.driver_files import files_of, is_files_map
@@ -127,21 +128,32 @@ class ChildSteps:
 
     async def claim(self, reconciliation: Reconciliation) -> Verdict:
         """A claim that the operator is to make is made once: most of it cannot be changed. It is owned if it goes with the join."""
-        memo, desired = reconciliation.memo, children.claim(reconciliation.resource, reconciliation.manifest)
+        memo, resource, manifest = reconciliation.memo, reconciliation.resource, reconciliation.manifest
+        desired = claims.claim(resource, manifest)
         if desired is None:
-            memo.claim_goes = False
+            memo.claim_goes, memo.claim_trouble = False, None
             return PROCEED
         if not reconciliation.checking:
             return PROCEED
         name = desired["metadata"]["name"]
-        found = await self._ports.api.get(api.CLAIM, reconciliation.resource.namespace, name)
-        is_ours = found is None or (bool(our_entries(found)) and _is_of(found, reconciliation.resource.name))
+        found = await self._ports.api.get(api.CLAIM, resource.namespace, name)
+        is_ours = found is None or (bool(our_entries(found)) and _is_of(found, resource.name))
         memo.claim_goes = is_ours and "ownerReferences" in desired["metadata"]
-        if not is_ours:
-            return PROCEED
-        if found is not None:
-            reconciliation.observed["PersistentVolumeClaim", name] = found
-            desired = children.claim(reconciliation.resource, reconciliation.manifest, found) or desired
+        memo.claim_trouble = None
+        if not is_ours or found is None:
+            return PROCEED if not is_ours else await self._applier.apply(reconciliation, desired)
+        reconciliation.observed["PersistentVolumeClaim", name] = found
+        as_it_is = claims.claim(resource, manifest, found, enlarge=False) or desired
+        desired = claims.claim(resource, manifest, found) or desired
+        refusal: str | None = None
+        try:
+            if desired["spec"] != as_it_is["spec"]:
+                await self._ports.api.try_to_apply(desired)
+        except ApiError as error:
+            if not error.refuses_object:
+                raise
+            desired, refusal = as_it_is, error.message
+        memo.claim_trouble = claims.trouble_of_claim(manifest, found, refusal)
         return await self._applier.apply(reconciliation, desired)
 
     async def finalizer(self, reconciliation: Reconciliation) -> Verdict:

@@ -176,20 +176,6 @@ def refusal_of(change: Object | None) -> str | None:
     return f"{change['message']}; restore the manifest, choose a new checkpoint.location, or make another {KIND}"
 
 
-def claim(resource: Resource, manifest: Manifest, observed: Object | None = None) -> Object | None:
-    """The claim that the operator makes, if it is to make one. Of one that is there only the owner can be changed."""
-    checkpoint = manifest.spec.checkpoint
-    if checkpoint.persistent_volume_claim is None or checkpoint.size is None:
-        return None
-    spec: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(checkpoint.size)}}}
-    if checkpoint.storage_class_name is not None:
-        spec["storageClassName"] = checkpoint.storage_class_name
-    if observed is not None:
-        spec = ours(observed["spec"], our_fields(observed).get("f:spec", {}))
-    owned = checkpoint.on_delete == "Delete"
-    return child(resource, "v1", "PersistentVolumeClaim", checkpoint.persistent_volume_claim, owned=owned, spec=spec)
-
-
 def service(resource: Resource) -> Object:
     """Headless: Prometheus and the operator find the driver by it, also before it is ready."""
     return child(

@@ -193,7 +193,7 @@ def degraded_condition(facts: Facts) -> Condition:
         return Condition("Degraded", True, *facts.refused)
     if facts.deleting is not None:
         return Condition("Degraded", False, *facts.deleting)
-    if facts.suspended and facts.queries_trouble is None:
+    if facts.suspended and facts.queries_trouble is None and facts.claim_trouble is None:
         return Condition("Degraded", False, Reason.Suspended)
     if facts.trouble is not None:
         return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
@@ -214,6 +214,8 @@ def degraded_condition(facts: Facts) -> Condition:
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
     if facts.queries_trouble is not None:
         return Condition("Degraded", True, facts.queries_trouble.reason, facts.queries_trouble.message)
+    if facts.claim_trouble is not None:
+        return Condition("Degraded", True, facts.claim_trouble.reason, facts.claim_trouble.message)
     plan = facts.report.plan if facts.report is not None else {}
     if plan.get("warning"):
         return Condition("Degraded", True, Reason.PlanOverCapacity, str(plan["warning"]))

@@ -41,6 +41,8 @@ class Facts:
     """``status.queries``; None: there are no query servers."""
     queries_trouble: Trouble | None = None
     """Why fewer of them are ready than are wanted."""
+    claim_trouble: Trouble | None = None
+    """What the checkpoint's claim is not that the manifest asks for."""
     report: Report | None = None
     plan_refused: str | None = None
     """The driver's answer to a plan that it refuses."""

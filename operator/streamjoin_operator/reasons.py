@@ -44,6 +44,10 @@ class Reason(Enum):
     CheckpointMismatch = "A change would not fit the state in the checkpoint; what runs goes on as it is."
     CheckpointOfAnother = "The checkpoint was made for another join; the driver is not started again before something is changed."
     ClaimOnOneNode = "The checkpoint's claim can be mounted on one node, and pods of the join are on several; the message says what to do."
+    ClaimKept = (
+        "The claim that the operator made is not as spec.checkpoint asks for, and cannot be made so; the join goes on, and the message has"
+        " the field and what to do."
+    )
     SecretUnusable = "The Secret of spec.security.tls is not there, or lacks a file; what runs goes on as it is."
     ApplyRefused = "The API server refuses a child; the message is its answer."
     ApiRefused = "The API server refuses a request of the operator; the message says which, and what it lacks."

@@ -43,6 +43,8 @@ class Memo:
     derived: Derived = field(default_factory=lambda: Derived(None))
     claim_goes: bool = False
     """Whether the state is in a claim that goes with the StreamJoin."""
+    claim_trouble: Trouble | None = None
+    """What the claim is not that the manifest asks for."""
     deleting_since: float | None = None
     """When this operator began with its deletion."""
     failures: int = 0

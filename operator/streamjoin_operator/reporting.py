@@ -100,6 +100,7 @@ class Reporter:
             executors_trouble=reconciliation.executors_trouble,
             queries=children.queries_of(reconciliation.resource, reconciliation.query_servers),
             queries_trouble=reconciliation.queries_trouble,
+            claim_trouble=reconciliation.memo.claim_trouble,
             report=reconciliation.report,
             plan_refused=reconciliation.memo.plan_refused,
             plan_dropped=reconciliation.plan_dropped,

@@ -338,6 +338,9 @@ class Epoch(Part):
     records. The rest waits."""
 
 
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
+
+
 class Checkpoint(Part):
     """Where state is kept: exactly one of location and persistentVolumeClaim."""
 
@@ -346,9 +349,13 @@ class Checkpoint(Part):
     persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """Kubernetes: the name of a PersistentVolumeClaim."""
     size: MemoryAmount | None = None
-    """Kubernetes: the size of the claim that the operator creates if none has that name. Without it the claim must exist."""
+    """Kubernetes: the size of the claim that the operator creates if none has that name. Without it the claim must exist. A larger one
+    enlarges that claim, where its storage class allows it."""
     storage_class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """Kubernetes: the storage class of a claim that the operator creates."""
+    access_modes: Annotated[tuple[AccessMode, ...], Field(strict=False, min_length=1, max_length=2)] | None = None
+    """Kubernetes: from where a claim that the operator creates is mounted. By default ReadWriteOnce, which every storage class has and
+    which is for pods on one node; ReadWriteMany is for pods on several."""
     on_delete: Literal["Retain", "Delete"] = "Retain"
     """Kubernetes: whether the state is kept or deleted when the resource is deleted."""
 

@@ -18,13 +18,19 @@ def checkpoint_problems(manifest: Manifest) -> Check:
     yield from one_of("spec.checkpoint", manifest.spec.checkpoint, ("location", "persistent_volume_claim"))
     checkpoint = manifest.spec.checkpoint
     if checkpoint.persistent_volume_claim is None:
-        for name, value in (("size", checkpoint.size), ("storageClassName", checkpoint.storage_class_name)):
+        for name, value in {"size": checkpoint.size, **_of_made_claims(checkpoint)}.items():
             if value is not None:
                 message = "says how to make a claim, and there is none; name one in spec.checkpoint.persistentVolumeClaim, or remove this"
                 yield Problem(f"spec.checkpoint.{name}", str(value), message)
-    elif checkpoint.storage_class_name is not None and checkpoint.size is None:
-        message = "is for a claim that the operator makes; give spec.checkpoint.size too"
-        yield Problem("spec.checkpoint.storageClassName", checkpoint.storage_class_name, message)
+    elif checkpoint.size is None:
+        for name, value in _of_made_claims(checkpoint).items():
+            if value is not None:
+                yield Problem(f"spec.checkpoint.{name}", value, "is for a claim that the operator makes; give spec.checkpoint.size too")
+
+
+def _of_made_claims(checkpoint: model.Checkpoint) -> dict[str, str | None]:
+    modes = checkpoint.access_modes
+    return {"storageClassName": checkpoint.storage_class_name, "accessModes": None if modes is None else ", ".join(modes)}
 
 
 def place_problems(manifest: Manifest) -> Check:
