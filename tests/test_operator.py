@@ -549,6 +549,39 @@ class TestMerge:
         assert merged == {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory"}}, {"name": "b"}], "args": ["2"]}
         assert ours["nodeName"] == "x"
 
+    def test_directives_remove_what_null_does_and_replace_the_whole(self) -> None:
+        ours = {
+            "securityContext": {"runAsUser": 1, "fsGroup": 1},
+            "affinity": {"podAffinity": {"a": 1}},
+            "tolerations": [{"key": "a"}],
+            "containers": [{"name": "a", "livenessProbe": {"b": 1}}, {"name": "b"}],
+            "volumes": [{"name": "a"}],
+        }
+        theirs = {
+            "securityContext": {"$patch": "replace", "runAsNonRoot": True},
+            "affinity": {"$patch": "delete"},
+            "tolerations": [{"$patch": "replace"}, {"key": "b"}],
+            "containers": [{"name": "a", "livenessProbe": {"$patch": "delete"}}, {"name": "b", "$patch": "delete"}],
+            "volumes": [{"$patch": "replace"}, {"name": "c", "emptyDir": {"medium": None}}],
+            "dnsConfig": {"options": None, "searches": ["x"]},
+        }
+        assert merge(ours, theirs) == {
+            "securityContext": {"runAsNonRoot": True},
+            "tolerations": [{"key": "b"}],
+            "containers": [{"name": "a"}],
+            "volumes": [{"name": "c", "emptyDir": {}}],
+            "dnsConfig": {"searches": ["x"]},
+        }
+        assert merge({"a": 1}, {"$patch": "other"}) == {"a": 1, "$patch": "other"}, "the API server refuses what nobody knows"
+
+    def test_a_null_of_a_pod_template_is_in_the_manifest_and_a_change(self) -> None:
+        template = {"spec": {"securityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}}
+        body = streamjoin(driver={"podTemplate": template}, suspend=None)
+        manifest = manifest_of(body)
+        assert manifest.spec.driver.pod_template == template
+        (change, *_) = classify(compared(manifest_of(streamjoin())), compared(manifest))
+        assert (change.field, change.kind) == ("spec.driver.spec.securityContext.fsGroup", Class.RESTART)
+
 
 PORT = {".": {}, "f:name": {}, "f:port": {}}
 DESIRED: Object = {

@@ -16,7 +16,7 @@ import http_stub
 from apiserver import ApiError, ApiServer, program
 from fault_proxy import FaultProxy
 from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster
-from operator_parts import Object
+from operator_parts import Object, streamjoin
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator import names, plugin
 from streamjoin_operator.children import LEDGER_KEY
@@ -551,6 +551,42 @@ def test_a_pod_template_that_the_api_server_refuses_is_said(cluster: Cluster) ->
         wait_for("the refusal", lambda: cluster.condition("Degraded") == ("True", "ApplyRefused"))
         message = next(found["message"] for found in cluster.status()["conditions"] if found["type"] == "Degraded")
         assert "image" in message
+
+
+ANY_UID = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_there", "security"),
+    [
+        (("create",), False, ANY_UID),
+        (("apply", "--server-side"), False, ANY_UID),
+        (("apply", "--server-side", "--force-conflicts"), True, ANY_UID),
+        (("apply",), True, {"$patch": "replace", "runAsNonRoot": True}),
+        (("apply", "--server-side"), False, {"$patch": "replace", "runAsNonRoot": True}),
+    ],
+)
+def test_a_pod_template_takes_fields_away(cluster: Cluster, arguments: tuple[str, ...], is_there: bool, security: Object) -> None:
+    body = streamjoin()
+    body["metadata"] = {"name": "one", "namespace": cluster.namespace}
+    with cluster.operator():
+        if is_there:
+            cluster.server.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+            wait_for("the driver", lambda: cluster.counts().get("Deployment"))
+            cluster.ready()
+            wait_for("it runs", lambda: cluster.condition("Ready") == ("True", "JoinRunning"))
+        template = {"podTemplate": {"spec": {"securityContext": security}}}
+        body["spec"] |= {"driver": template, "executor": template}
+        cluster.server.kubectl(*arguments, "-f", "-", stdin=json.dumps(body))
+
+        def security_of_driver() -> Object:
+            found = cluster.children().get("Deployment") or [{"spec": {"template": {"spec": {"securityContext": {"runAsUser": 10001}}}}}]
+            return dict(found[0]["spec"]["template"]["spec"]["securityContext"])
+
+        wait_for("the fields are gone", lambda: not set(ANY_UID) & set(security_of_driver()))
+        assert security_of_driver()["runAsNonRoot"] is True
+        files = next(one["data"] for one in cluster.children()["ConfigMap"] if "executor.yaml" in one["data"])
+        assert not set(ANY_UID) & set(yaml.safe_load(files["executor.yaml"])["spec"]["securityContext"])
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,9 @@ def _fields(value: Object) -> dict[str, Any]:
     return fields
 
 
+_NULL = "$null"
+
+
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -216,5 +219,6 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         for index, item in enumerate(value):
             yield from _leaves(f"{path}[{index}]", item)
-    elif value is not None:
-        yield path, list(value) if isinstance(value, tuple) else value
+    elif value is not None or path.startswith(("spec.driver.", "spec.executor.")):
+        # In pod templates null removes a field, and is not the same as none.
+        yield path, _NULL if value is None else list(value) if isinstance(value, tuple) else value

@@ -152,11 +152,12 @@ def _from_text(remark: Remark) -> Problem:
     return Problem(field_name(remark.path), remark.value, remark.message, remark.line)
 
 
-def _without_nulls(value: Any) -> Any:
-    """A field that is null is a field that is not given, as for Kubernetes. Nulls in lists stay."""
+def _without_nulls(value: Any, keeps: bool = False) -> Any:
+    """A field that is null is a field that is not given, as for Kubernetes; but in a pod template it removes what the operator's has.
+    Nulls in lists stay. ``keeps``: whether ``value`` is of a pod template."""
     if isinstance(value, Mapping):
-        return {str(key): _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {str(key): _without_nulls(item, keeps or key == "podTemplate") for key, item in value.items() if keeps or item is not None}
+    return [_without_nulls(item, keeps) for item in value] if isinstance(value, list) else value
 
 
 def _located(problems: Iterable[Problem], lines: Mapping[str, int]) -> tuple[Problem, ...]:
