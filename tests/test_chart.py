@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import alerts
 from apiserver import ApiError, ApiServer, program, running
@@ -111,6 +112,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"prometheus": {"timeoutSeconds": 0}}, "timeoutSeconds"),
     ({"cost": {"pricePerExecutorHour": -1}}, "pricePerExecutorHour"),
     ({"networkPolicy": {"prometheusPorts": [0]}}, "prometheusPorts"),
+    ({"networkPolicy": {"dnsPorts": []}}, "dnsPorts"),
     ({"watch": {"namespaces": ["a"], "namespaceSelector": {"matchLabels": {"a": "b"}}}}, "Selector: watch.namespaces is given too"),
     ({"watch": {"namespaceSelector": {"labels": {}}}}, "labels"),
     ({"prometheus": {"allowedUrls": ["prometheus:9090"]}}, "allowedUrls"),
@@ -192,6 +194,18 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
         (policy,) = of_kind(rendered({"prometheus": {"url": url}, "networkPolicy": {"prometheusPorts": [9090]}}), "NetworkPolicy")
         wanted = [{"protocol": "TCP", "port": port}, {"protocol": "TCP", "port": 9090}]
         assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
+
+
+@pytest.mark.helm
+def test_on_openshift_the_cluster_chooses_the_user_and_dns_listens_elsewhere() -> None:
+    """The values that docs/kubernetes.md gives."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    (values,) = re.findall(r"```yaml\n# values.yaml on OpenShift\n(.*?)```", text, re.DOTALL)
+    objects = rendered(yaml.safe_load(values))
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    assert {port["port"] for port in policy["spec"]["egress"][0]["ports"]} == {53, 5353}
 
 
 @pytest.mark.helm
