@@ -381,6 +381,26 @@ def test_delete_with_the_state(cluster: Cluster) -> None:
         assert "StateRemoved" in [event["reason"] for event in cluster.events()]
 
 
+def test_delete_with_the_state_where_a_sidecar_outlives_the_cleanup(cluster: Cluster) -> None:
+    with cluster.operator():
+        path, job = cleaned(cluster)
+        cluster.admin.delete(path)
+        wait_for("the Job", lambda: cluster.admin.exists(job))
+        made = cluster.admin.get(job)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True} | {key: made["metadata"][key] for key in ("name", "uid")}
+        metadata = {"name": "cleanup-1", "ownerReferences": [owner], "labels": made["spec"]["template"]["metadata"]["labels"]}
+        pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
+        containers = [{"name": name, "image": "i"} for name in ("cleanup", "istio-proxy")]
+        cluster.admin.create(pods, {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": containers}})
+        of_each = {"image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        states = {"cleanup": {"terminated": {"exitCode": 0}}, "istio-proxy": {"running": {}}}
+        statuses = [{**of_each, "name": name, "state": state} for name, state in states.items()]
+        cluster.admin.patch(f"{pods}/cleanup-1/status", {"status": {"phase": "Running", "containerStatuses": statuses}})
+        wait_for("the end", lambda: not cluster.admin.exists(path))
+        assert "StateRemoved" in [event["reason"] for event in cluster.events()]
+        assert cluster.admin.get(job)["spec"]["activeDeadlineSeconds"] == 1
+
+
 def test_delete_with_the_state_where_all_children_are_deleted_before(cluster: Cluster) -> None:
     """In the foreground, as ``kubectl delete --cascade=foreground`` and many tools do."""
     with cluster.operator():

@@ -21,11 +21,14 @@ from operator_parts import Object, parsed_once, streamjoin
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.correlation import COMBINED, Correlator, Told
+from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Measured, Report
 from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
+from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import Settings
+from streamjoin_operator.trial import trial_pod
 
 KEY = ("default", "one")
 CHILDREN = [
@@ -1340,6 +1343,94 @@ def test_the_cleanup_needs_nothing_that_may_be_gone_and_reaches_what_the_driver_
         assert template["spec"]["serviceAccountName"] == "mine"
         config = next(volume for volume in template["spec"]["volumes"] if volume["name"] == "config")
         assert config["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.MANIFEST}']"
+
+    run(story)
+
+
+OF_A_CLUSTER: Object = {
+    "metadata": {"labels": {"team": "a"}, "annotations": {"sidecar.istio.io/inject": "false"}},
+    "spec": {
+        "securityContext": {"runAsUser": None, "runAsGroup": 7},
+        "priorityClassName": "low",
+        "schedulerName": "other",
+        "runtimeClassName": "gvisor",
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "initContainers": [{"name": "first", "image": "first:1"}],
+        "containers": [
+            {
+                "name": "driver",
+                "resources": {"limits": {"cpu": "1"}},
+                "securityContext": {"runAsGroup": 8},
+                "livenessProbe": {"periodSeconds": 9},
+            },
+            {"name": "beside", "image": "beside:1"},
+        ],
+    },
+}
+"""What the rules of a cluster may want of a pod, and what only a driver has."""
+
+
+def test_the_cleanup_is_as_the_driver_and_has_differently_what_its_own_template_says() -> None:
+    async def story() -> None:
+        world = World()
+        container = {"name": "cleanup", "env": [{"name": "A", "value": "b"}]}
+        differs = {"metadata": {"labels": {"team": "b"}}, "spec": {"containers": [container]}}
+        await deleted(world, driver={"podTemplate": OF_A_CLUSTER}, cleanup={"podTemplate": differs})
+        await world.once()
+        job = cleanup(world)
+        assert job is not None
+        template = job["spec"]["template"]
+        assert template["metadata"]["labels"] == {**names.pod_labels("one", names.CLEANUP), "team": "b"}
+        assert template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+        assert names.MANIFEST in template["metadata"]["annotations"]
+        spec = template["spec"]
+        for name in ("priorityClassName", "schedulerName", "runtimeClassName", "tolerations", "affinity"):
+            assert spec[name] == OF_A_CLUSTER["spec"][name]
+        assert ("runAsUser" in spec["securityContext"], spec["securityContext"]["runAsGroup"]) == (False, 7)
+        (container,) = spec["containers"]
+        assert container["resources"]["limits"] == {"memory": "1Gi", "cpu": "1"}
+        assert container["securityContext"]["runAsGroup"] == 8
+        assert container["env"] == [{"name": "A", "value": "b"}]
+        assert not {"livenessProbe", "ports"} & set(container)
+        assert "initContainers" not in spec
+
+    run(story)
+
+
+def test_a_trial_has_differently_what_its_own_template_says() -> None:
+    body = streamjoin(trial={"podTemplate": {"metadata": {"labels": {"team": "b"}}, "spec": {"priorityClassName": None}}})
+    body["spec"]["driver"] = {"podTemplate": OF_A_CLUSTER}
+    derived, resource = derive(body), Resource.of(body)
+    assert derived.manifest is not None
+    assert derived.memory is not None
+    template = children.deployment(resource, derived.manifest, derived.memory, Settings(), None)["spec"]["template"]
+    pod = trial_pod(resource, template, "key", dict(derived.manifest.spec.trial.pod_template))
+    assert pod["metadata"]["labels"] == {**names.pod_labels("one", names.TRIAL), "team": "b"}
+    assert "priorityClassName" not in pod["spec"]
+    assert (pod["spec"]["schedulerName"], pod["spec"]["tolerations"][-1]) == ("other", {"key": "spot", "operator": "Exists"})
+
+
+def test_a_cleanup_that_has_ended_beside_a_sidecar_that_goes_on_is_complete() -> None:
+    async def story() -> None:
+        world = World()
+        await deleted(world)
+        await world.once()
+        job = cleanup(world)
+        assert job is not None
+        ended = [{"name": "cleanup", "state": {"terminated": {"exitCode": 0}}}, {"name": "istio-proxy", "state": {"running": {}}}]
+        pod = pod_of(names.CLEANUP, "of-another", {"phase": "Running", "containerStatuses": ended})
+        world.cluster.put(pod)
+        await world.once()
+        assert world.condition("Progressing") == ("True", "StateRemoving"), "it is another Job's"
+        pod["metadata"] |= {"name": "its-own", "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}]}
+        world.cluster.put(pod)
+        await world.once()
+        assert "StateRemoved" in world.reasons
+        assert ("StreamJoin", *KEY) not in world.cluster.objects
+        job = cleanup(world)
+        assert job is not None
+        assert job["spec"]["activeDeadlineSeconds"] == 1, "nothing of it goes on"
 
     run(story)
 

@@ -96,7 +96,7 @@ class Applier:
 def refusal(desired: Object, error: ApiError) -> tuple[Reason, str]:
     """What the condition says of an object that the API server refuses."""
     kind, name = desired["kind"], desired["metadata"]["name"]
-    field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations"}.get(kind)
+    field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations", "Job": "cleanup.podTemplate"}.get(kind)
     if kind == "Deployment" and name.endswith(f"-{names.QUERIES}"):
         field = "queries.podTemplate"
     if "field is immutable" in error.message:

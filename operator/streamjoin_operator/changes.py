@@ -100,7 +100,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value["apiVersion"] = API_VERSION
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "security", "metrics", "queries")
+    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "cleanup", "trial", "security", "metrics", "queries")
     for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName", "accessModes"):

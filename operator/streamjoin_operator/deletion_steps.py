@@ -82,13 +82,13 @@ class DeletionSteps:
             reconciliation.refused = (Reason.ForeignObject, text)
             return self._wait(reconciliation, where)
         ended = {found["type"]: found for found in (job.get("status") or {}).get("conditions") or [] if found["status"] == "True"}
-        if "Complete" in ended:
+        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.CLEANUP))
+        if "Complete" in ended or await self._has_removed(job, pods):
             beside = (job["metadata"].get("annotations") or {}).get(names.BESIDE)
             if beside is None:
                 return self._end(reconciliation, "Normal", Reason.StateRemoved, f"Job {name} has removed the state in {where}")
             text = f"Job {name} has removed what it found in {where}, but {beside} had not ended by then and may have written more"
             return self._end(reconciliation, "Warning", Reason.StateLeft, text)
-        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.CLEANUP))
         trouble = trouble_of(pods, self._ports.now)
         if not pods and not ended:
             await self._ensure_account(reconciliation, job)
@@ -100,6 +100,18 @@ class DeletionSteps:
         if trouble is not None:
             reconciliation.refused = (Reason.CleanupBlocked, f"{trouble.message}; {REMEDY}")
         return self._wait(reconciliation, where)
+
+    async def _has_removed(self, job: Object, pods: list[Object]) -> bool:
+        """Whether the cleanup itself has ended well, where a sidecar of a mesh goes on and keeps the Job from its end: it is ended now."""
+        uid = job["metadata"]["uid"]
+        own = [pod for pod in pods if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences") or [])]
+        statuses = [status for pod in own for status in (pod.get("status") or {}).get("containerStatuses") or []]
+        ended = [(status.get("state") or {}).get("terminated") for status in statuses if status["name"] == names.CLEANUP]
+        if not any(each is not None and each.get("exitCode") == 0 for each in ended):
+            return False
+        metadata = job["metadata"]
+        await self._ports.api.patch(api.JOB, metadata["namespace"], metadata["name"], {"spec": {"activeDeadlineSeconds": 1}})
+        return True
 
     async def _begin(self, reconciliation: Reconciliation, name: str, where: str) -> Verdict:
         """Make the Job, of the manifest that ran."""

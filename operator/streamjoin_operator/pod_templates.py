@@ -194,7 +194,8 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
     if manifest.spec.service_account_annotations:
         spec["serviceAccountName"] = names.executors_name(resource.name)
     metadata = {"labels": names.pod_labels(resource.name, names.CLEANUP), "annotations": {names.MANIFEST: document}}
-    merged: Object = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.CLEANUP))
+    made = merge({"spec": spec}, _alike(manifest, names.CLEANUP))
+    merged: Object = merge(merge(made, dict(manifest.spec.cleanup.pod_template)), {"metadata": metadata})
     return merged
 
 
@@ -289,6 +290,26 @@ def _reach(manifest: Manifest, container_name: str) -> Object:
             access = {name: container[name] for name in ("env", "envFrom", "volumeMounts") if name in container}
             reach["containers"] = [{"name": container_name, **access}]
     return {"spec": reach}
+
+
+OF_A_DRIVER = (
+    *("containers", "initContainers", "automountServiceAccountToken", "hostname", "subdomain", "readinessGates"),
+    "topologySpreadConstraints",
+)
+"""Of the spec of the driver's overrides, what no other pod has; nor what of its container."""
+OF_ITS_CONTAINER = ("name", "command", "args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+
+
+def _alike(manifest: Manifest, container_name: str) -> Object:
+    """Of the driver's overrides, all that a pod of another container has too: a cluster's rules want of it what they want of a driver."""
+    template = dict(manifest.spec.driver.pod_template)
+    spec: Object = template.get("spec") or {}
+    kept = {name: value for name, value in spec.items() if name not in OF_A_DRIVER}
+    for container in spec.get("containers") or []:
+        if container.get("name") == names.DRIVER:
+            rest = {name: value for name, value in container.items() if name not in OF_ITS_CONTAINER}
+            kept["containers"] = [{**rest, "name": container_name}]
+    return {"metadata": template.get("metadata") or {}, "spec": kept}
 
 
 def _pod_security() -> Object:

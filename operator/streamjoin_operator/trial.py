@@ -18,6 +18,7 @@ from streamjoin_operator.driver_files import MANIFEST_KEY
 from streamjoin_operator.pod_templates import CONFIG_PATH
 from streamjoin_operator.pod_trouble import trouble_of
 from streamjoin_operator.resource import Resource
+from streamjoin_operator.template import merge
 
 OPTIONS = "options"
 """The container that asks whether the driver's options are known."""
@@ -47,8 +48,8 @@ class Outcome:
     message: str = ""
 
 
-def trial_pod(resource: Resource, template: Object, key: str) -> Object:
-    """The pod for a driver's pod template. ``key``: a hash of what it tries (``names.TRIED``)."""
+def trial_pod(resource: Resource, template: Object, key: str, theirs: Object | None = None) -> Object:
+    """The pod for a driver's pod template. ``key``: a hash of what it tries (``names.TRIED``); ``theirs``: what it has differently."""
     spec = template["spec"]
     volumes = [volume for volume in spec.get("volumes") or [] if not {"persistentVolumeClaim", "ephemeral"} & set(volume)]
     mountable = {volume["name"] for volume in volumes}
@@ -60,7 +61,7 @@ def trial_pod(resource: Resource, template: Object, key: str) -> Object:
     checked = {**asked, "args": ["validate", f"{CONFIG_PATH}/{MANIFEST_KEY}"]}
     metadata = template.get("metadata") or {}
     annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if not name.startswith("prometheus.io/")}
-    return {
+    ours = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -81,6 +82,8 @@ def trial_pod(resource: Resource, template: Object, key: str) -> Object:
             "containers": [checked if container is driver else container for container in containers],
         },
     }
+    merged: Object = merge(ours, theirs or {})
+    return {**merged, "metadata": merge(merged["metadata"], {"labels": names.pod_labels(resource.name, names.TRIAL)})}
 
 
 def _bare(container: Object, mountable: set[str]) -> Object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import REFUSED_SECONDS, Applier, refusal
-from streamjoin_operator.drift import Object
+from streamjoin_operator.drift import Object, digest
 from streamjoin_operator.driver_files import files_map, files_of
 from streamjoin_operator.pod_templates import executor_pod
 from streamjoin_operator.ports import Ports
@@ -48,7 +48,8 @@ class TrialStep:
         if not reconciliation.checking:
             return PROCEED
         desired = reconciliation.driver(self._ports.settings)
-        key = desired["metadata"]["annotations"][names.TRIED]
+        key, theirs = desired["metadata"]["annotations"][names.TRIED], reconciliation.manifest.spec.trial.pod_template
+        key = digest([key, theirs]) if theirs else key
         is_due = reconciliation.has_run and _replaces(reconciliation.resource, reconciliation.deployment, desired)
         name = names.trial_name(reconciliation.resource.name, key)
         pod = None
@@ -89,8 +90,9 @@ class TrialStep:
         executors = await self._refused_executors(reconciliation)
         if executors is not None:
             return self._held(reconciliation, image, Outcome(State.STUCK, executors))
+        pod = trial_pod(resource, template, key, dict(reconciliation.manifest.spec.trial.pod_template))
         try:
-            await self._ports.api.create(api.POD, resource.namespace, trial_pod(resource, template, key))
+            await self._ports.api.create(api.POD, resource.namespace, pod)
         except ApiError as error:
             if error.status == 409:  # its predecessor of the same name is on its way out
                 return self._held(reconciliation, image, Outcome(State.WAITS))

@@ -472,6 +472,12 @@ class Spec(Part):
     """Kubernetes: the driver's pod."""
     executor: Pods = Pods()
     """Kubernetes: the workers' pods."""
+    cleanup: Pods = Pods()
+    """Kubernetes: the pod that removes the state (checkpoint.onDelete: Delete). It has what driver.podTemplate gives the driver's pod; here
+    is what it has differently. Its container is named cleanup."""
+    trial: Pods = Pods()
+    """Kubernetes: the pod that tries a new image or pod template before the driver is replaced. It has the driver's template; here is what
+    it has differently. Its containers are named options and driver."""
     queries: Queries = Queries()
     """Kubernetes: servers that answer queries (docs/query.md) apart from the driver. By default there are none."""
 
