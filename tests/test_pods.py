@@ -56,6 +56,8 @@ def test_spark_is_told_to_start_pods_and_to_touch_nothing_else() -> None:
     assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
     assert conf["spark.kubernetes.container.image.pullPolicy"] == "IfNotPresent"
     assert here(STREAMJOIN_IMAGE_PULL_POLICY="Always").conf("one")["spark.kubernetes.container.image.pullPolicy"] == "Always"
+    six = here(POD_IP="fd00::7").conf("one")
+    assert six["spark.driver.host"] == six["spark.driver.bindAddress"] == "[fd00::7]"
     assert here(KUBERNETES_SERVICE_HOST="fd00::1").master == "k8s://https://[fd00::1]:443"
 
 

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+
+EVERYWHERE = "::"
+"""All addresses of this machine, of IPv6 and of IPv4."""
+
+
+def listened(address: str) -> str:
+    """Where to listen for this address: where the machine has no IPv6, all of IPv4's for :data:`EVERYWHERE`."""
+    return "0.0.0.0" if address == EVERYWHERE and not socket.has_dualstack_ipv6() else address  # noqa: S104 - as it is asked to
+
 
 def endpoint(host: str, port: int | str) -> str:
     """``host:port``, as it stands in a URL."""

@@ -9,6 +9,7 @@ and never answer: a restart would not mend that.
 
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from streamjoin.endpoint import EVERYWHERE, listened
 from streamjoin_operator.queue import STUCK_SECONDS, Queue
 
 BEAT_SECONDS = 30.0
@@ -58,10 +60,24 @@ class Health:
         return f"something has been due for {age:.0f} s" if age > AGE_SECONDS and queue.has_free_worker else None
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        super().__init__((address, port), handler)
+
+    def server_bind(self) -> None:
+        """Of IPv6, IPv4's calls are taken too."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
 class HealthServer:
     """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
 
-    def __init__(self, health: Health, registry: CollectorRegistry, port: int, address: str = "") -> None:
+    def __init__(self, health: Health, registry: CollectorRegistry, port: int, address: str = EVERYWHERE) -> None:
         """``port`` 0: any that is free."""
 
         class Handler(BaseHTTPRequestHandler):
@@ -90,8 +106,7 @@ class HealthServer:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 """Probes are not worth a line each."""
 
-        self._server = ThreadingHTTPServer((address, port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(listened(address), port, Handler)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
         self._thread.start()

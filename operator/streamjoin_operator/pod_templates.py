@@ -208,7 +208,7 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
         "image": image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": [
-            *("serve", f"{CONFIG_PATH}/streamjoin.yaml", f"--port={PORT}", "--address=0.0.0.0"),
+            *("serve", f"{CONFIG_PATH}/streamjoin.yaml", f"--port={PORT}", "--address=::"),
             *(f"--api-token-file={TOKEN_PATH}/token", f"--processes={queries.processes}", f"--memory={queries.memory}"),
             *([f"--flight={FLIGHT_PORT}"] if queries.flight else []),
         ],

@@ -457,7 +457,7 @@ def driver(
         as_json=True,
         log_directory=LOGS,
         metrics_port=port,
-        metrics_address="::" if ":" in pods.address else "0.0.0.0",  # noqa: S104 - probes and Prometheus come from other pods
+        metrics_address="::",  # probes and Prometheus come from other pods
         api_token_file=api_token_file,
         pods=pods,
     )

@@ -129,8 +129,9 @@ class Pods:
         prefix = f"sj-{re.sub('[^a-z0-9-]', '-', name)[:30].rstrip('-')}-{token_hex(4)}"
         return {
             "spark.app.name": f"streamjoin-{name}",
-            "spark.driver.host": self.address,
-            "spark.driver.bindAddress": self.address,
+            # Spark wants an IPv6 address in brackets; executors put theirs into some themselves
+            "spark.driver.host": f"[{self.address}]" if ":" in self.address else self.address,
+            "spark.driver.bindAddress": f"[{self.address}]" if ":" in self.address else self.address,
             "spark.driver.port": str(RPC_PORT),
             "spark.driver.blockManager.port": str(BLOCKS_PORT),
             "spark.blockManager.port": str(BLOCKS_PORT),

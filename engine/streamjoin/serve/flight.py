@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import flight, ipc
 
 from streamjoin.bearer import Token
-from streamjoin.endpoint import endpoint
+from streamjoin.endpoint import endpoint, listened
 from streamjoin.query.continuous import Position
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.messages import Form
@@ -50,6 +50,7 @@ class FlightPort:
 
     def __init__(self, api: QueryApi, address: str = "127.0.0.1", port: int = 0, *, token: Token | None = None) -> None:
         """``port`` 0: any that is free."""
+        address = listened(address)
         _require_free(address, port)
         self._patience = _Patience()
         gate = _Gate(Admission({CALL: (METHOD,)}, token), address)

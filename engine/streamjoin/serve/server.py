@@ -24,7 +24,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import make_wsgi_app
 
 from streamjoin import pages
-from streamjoin.endpoint import endpoint
+from streamjoin.endpoint import endpoint, listened
 from streamjoin.serve.admission import OPEN_METHODS, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
@@ -111,6 +111,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         """As the base class, but without asking the name service for this machine's name, which can take seconds."""
+        if self.address_family == socket.AF_INET6 and socket.has_dualstack_ipv6():
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
@@ -163,6 +165,7 @@ class DriverServer:
         self, metrics: Metrics | None, address: str = "127.0.0.1", port: int = 0, *, api: PlanApi | QueryApi | None = None
     ) -> None:
         """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``; without ``metrics`` there is no join here."""
+        address = listened(address)
         try:
             family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except UnicodeError as error:
