@@ -495,7 +495,7 @@ def test_a_claim_that_the_operator_made_is_owned_as_long_as_it_is_to_go(cluster:
     with cluster.operator():
         cluster.run(checkpoint={**claim, "onDelete": "Delete"})
         assert [owner["name"] for owner in owners()] == ["one"]
-        cluster.change({"checkpoint": {"onDelete": "Retain", "size": "2Gi"}})
+        cluster.change({"checkpoint": {"onDelete": "Retain"}})
         wait_for("it stays", lambda: owners() == [])
         cluster.change({"checkpoint": {"onDelete": "Delete"}})
         wait_for("it goes", lambda: len(owners()) == 1)
