@@ -1,4 +1,4 @@
-"""Kafka source and sink, in bulk and record by record, beside confluent-kafka's own speed, against one broker on this machine, in one run.
+"""Kafka source, in bulk and record by record, and sink, beside confluent-kafka's own speed, against one broker on this machine, in one run.
 
     python tests/bench/bench_kafka.py [--records 1e6] [--rounds 5] [--quick]
 
@@ -210,10 +210,9 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path)
             send(producer, topic, value, key if with_keys else None)
         assert producer.flush(60) == 0
 
-    def sink(key: str | None, *, bulk: bool) -> KafkaSink:
+    def sink(key: str | None) -> KafkaSink:
         made = KafkaSink(KafkaSinkConfig(client, "pairs", key), SCHEMA, storage)
-        with bulk_or_not(bulk):
-            made.publish([], again=True)
+        made.publish([], again=True)
         return made
 
     def staged(into: KafkaSink) -> list[Staged]:
@@ -228,17 +227,15 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path)
     def stage() -> None:
         staged(by_key)
 
-    by_key, by_header, by_key_plainly, by_header_plainly = (sink(key, bulk=bulk) for bulk in (True, False) for key in (None, "id"))
-    prepared = {into: [staged(into) for _ in range(rounds)] for into in (by_key, by_header, by_key_plainly, by_header_plainly)}
+    by_key, by_header = sink(None), sink("id")
+    prepared = {into: [staged(into) for _ in range(rounds)] for into in (by_key, by_header)}
     board.compare(
         "sink: an epoch's staged results, to the last acknowledgement",
         {
             "plain `confluent-kafka`, with a key of the identity's length": lambda: plain(True),
             "the same without a key": lambda: plain(False),
-            "published record by record, the identity as key": lambda: publish(by_key_plainly, prepared[by_key_plainly]),
-            "published in bulk, the identity as key": lambda: publish(by_key, prepared[by_key]),
-            "published record by record, a column as key": lambda: publish(by_header_plainly, prepared[by_header_plainly]),
-            "published in bulk, a column as key": lambda: publish(by_header, prepared[by_header]),
+            "published, the identity as key": lambda: publish(by_key, prepared[by_key]),
+            "published, a column as key": lambda: publish(by_header, prepared[by_header]),
             "before that, in the tasks: to JSON, and into storage": stage,
         },
     )
