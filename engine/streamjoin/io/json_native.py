@@ -1,12 +1,12 @@
 """Machine code for JSON lines of a known schema, as long as they are written plainly: as nearly all that programs write is.
 
-Importing this imports Numba. It understands values of the types that ``plain_json.understands`` names, and skips fields that no column has.
-It gives a block up at the first byte that is wrong, or that it does not understand, as an integer that is written 1e3: the caller then
-parses the block in another way, which also says what is wrong. So this needs no errors, and none of the rare ways to write a value.
+Importing this imports Numba. It skips fields that no column has. A value that is written in a rare way, as an integer that is written 1e3,
+it leaves as text, for the caller to convert; a line that is wrong, or that it does not understand, it refuses, and goes on with the next
+one: the caller parses that line in another way, which also says what is wrong. So this needs no errors, and none of the rare ways.
 
-Always holds: what this accepts is JSON (RFC 8259), and its values are exactly those that ``text.JsonFormat`` makes of it by Arrow, or line
-by line. Doubles are exact by Clinger's fast path (How to Read Floating Point Numbers Accurately, 1990): where the mantissa and a power of
-ten are exact, their product or quotient is rounded once. Other doubles are left to Arrow's cast, one by one.
+Always holds: what this accepts is JSON (RFC 8259), and its values are exactly those that ``text.JsonFormat`` makes of it line by line.
+Doubles are exact by Clinger's fast path (How to Read Floating Point Numbers Accurately, 1990): where the mantissa and a power of ten are
+exact, their product or quotient is rounded once. Other doubles are left as text.
 
 NB: the parts of :func:`parse` stay in its file, by which alone Numba knows whether machine code in its cache is still that of the source.
 """
@@ -23,17 +23,16 @@ from streamjoin.io.memory import byte_at
 from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.numba_names import part
 
-INTEGER, DOUBLE, BOOLEAN, DECIMAL, TEXT, INSTANT, WALL_CLOCK, DATE = range(8)
-"""What a column's values are."""
+INTEGER, DOUBLE, BOOLEAN, DECIMAL, TEXT, INSTANT, WALL_CLOCK, DATE, BYTES = range(9)
+"""What a column's values are: of DOUBLE floats of 32 bits, too, and of BYTES all values are WRITTEN."""
 DIGITS = 18
 """A number of so many digits is an int64 for certain."""
 ORDER = 64
 """Of so many keys of an object, the column that each was the last time is tried first."""
 DEEPEST = 62
 """An array or object in so many others is not understood."""
-PLAIN, OTHER_TEXT, GIVEN_UP = 0, 1, 2
-"""All is ASCII; there are other bytes within strings, and nothing is known of their encoding; something is not understood."""
-MISSING, VALUE, NULL, INEXACT = 0, 1, 2, 3
+MISSING, VALUE, NULL, WRITTEN = 0, 1, 2, 3
+"""What is in a cell: nothing (0 for certain), a value, a null, or where a value is written that the caller converts."""
 _POWERS = 10.0 ** np.arange(23)
 _EXACT = 1 << 53
 _QUOTE, _BACKSLASH, _SLASH, _COLON, _COMMA, _OPEN, _CLOSE, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(character) for character in '"\\/:,{}[]')
@@ -402,7 +401,7 @@ def _value_end(at: Any) -> Any:
 @native(
     (
         *(read("uint8"), "int64", read("uint8"), read("int64"), read("int64"), read("int64"), read("int64")),
-        *(write("int64"), write("int64"), write("float64"), write("uint8")),
+        *(write("int64"), write("int64"), write("float64"), write("uint8"), write("int64")),
     )
 )
 def parse(
@@ -417,32 +416,36 @@ def parse(
     cells: Any,
     reals: Any,
     given: Any,
+    refused: Any,
 ) -> Any:
-    """A block of ``rows`` lines that are not blank, and all end in a newline. Returns PLAIN, OTHER_TEXT or GIVEN_UP. O(bytes).
+    """A block of ``rows`` lines that are not blank, and all end in a newline: how many are refused, -1 where there is another number of
+    lines; and whether strings have bytes that are not ASCII, of whose encoding nothing is known. O(bytes).
 
     Column c's name is names[name_ends[c]:name_ends[c + 1]]; the absolute values of its integers or decimals must be less than limits[c].
-    What it has in row r goes to cells[c * rows + r], of which ``reals`` is another view: of a string, where it begins and, in the lower 32
-    bits, twice its length, plus 1 if it has escapes. ``given`` must be 0, and becomes 1 where there is a value, 2 where it is null,
-    and 3 where it is a double that is given as a string is.
+    What it has in row r goes to cells[c * rows + r], of which ``reals`` is another view: of a text, and of what is WRITTEN, where it begins
+    and, in the lower 32 bits, twice its length, plus 1 if it has escapes. ``given`` must be 0, and says what is in the cell. The numbers of
+    rows that are refused go to ``refused``; their cells are MISSING.
     """
     begin, names_at = np.int64(block.ctypes.data), np.int64(names.ctypes.data)
     at: Any = begin
-    end_of_block, row, bits = begin + len(block), 0, np.uint8(0)
+    end_of_block, row, bits, count = begin + len(block), 0, np.uint8(0), 0
     while at < end_of_block:
         at = _after_space(at)
         if byte_at(at) == NEWLINE:
             at += 1
             continue
-        if row == rows or byte_at(at) != _OPEN:
-            return GIVEN_UP
-        at = _after_space(at + 1)
-        place = 0
-        more = byte_at(at) != _CLOSE
-        if not more:
+        if row == rows:
+            return -1, False
+        line, place = at, 0
+        more = byte_at(at) == _OPEN
+        at = _after_space(at + 1) if more else -1
+        if more and byte_at(at) == _CLOSE:
+            more = False
             at += 1
         while more:
             if byte_at(at) != _QUOTE:
-                return GIVEN_UP
+                at = -1
+                break
             at += 1
             column = order[place] if place < ORDER else -1
             if column >= 0:
@@ -454,7 +457,8 @@ def parse(
             if column < 0:
                 end, seen, escaped = _string_end(at)
                 if end < 0 or escaped:
-                    return GIVEN_UP
+                    at = -1
+                    break
                 bits |= seen
                 for index in range(len(kinds)):
                     size = name_ends[index + 1] - name_ends[index]
@@ -466,17 +470,17 @@ def parse(
             place += 1
             at = _after_space(at + 1)
             if byte_at(at) != _COLON:
-                return GIVEN_UP
+                at = -1
+                break
             at = _after_space(at + 1)
             if column < 0:
                 at, seen = _value_end(at)
-                if at < 0:
-                    return GIVEN_UP
                 bits |= seen
             else:
-                first, kind, cell = byte_at(at), kinds[column], np.uint64(column * rows + row)
+                first, kind, cell, start = byte_at(at), kinds[column], np.uint64(column * rows + row), at
                 if given[cell] != MISSING:
-                    return GIVEN_UP
+                    at = -1
+                    break
                 given[cell] = VALUE
                 if first == _N:
                     given[cell] = NULL
@@ -484,53 +488,58 @@ def parse(
                 elif kind == BOOLEAN:
                     cells[cell] = first == _SMALL_T
                     at = _word_end(at) if first > _NINE else -1
-                elif kind == INTEGER:
-                    at += first == _MINUS
-                    number, _, at = _whole(at)
-                    if number >= limits[column]:
-                        return GIVEN_UP
-                    cells[cell] = -number if first == _MINUS else number
-                elif kind == DOUBLE:
-                    start = at
-                    reals[cell], at = _real(at)
-                    if at < 0:
-                        at = _number_end(start)
-                        cells[cell] = ((start - begin) << 32) + 2 * (at - start)
-                        given[cell] = INEXACT
-                elif kind == DECIMAL and first != _QUOTE:
-                    cells[cell], at = _decimal(at, scales[column], limits[column])
                 elif first == _QUOTE:
-                    at += 1
+                    at = -1
                     if kind == INSTANT or kind == WALL_CLOCK:
-                        cells[cell], at = _timestamp(at, kind == INSTANT)
+                        cells[cell], at = _timestamp(start + 1, kind == INSTANT)
                     elif kind == DECIMAL:
-                        cells[cell], at = _decimal(at, scales[column], limits[column])
+                        cells[cell], at = _decimal(start + 1, scales[column], limits[column])
                     elif kind == DATE:
-                        cells[cell], at = _date(at)
-                    else:
-                        start = at
-                        at, seen, escaped = _string_end(at)
+                        cells[cell], at = _date(start + 1)
+                    if at < 0 or byte_at(at) != _QUOTE:
+                        start += 1
+                        at, seen, escaped = _string_end(start) if kind != DOUBLE else (-1, bits, False)
                         bits |= seen
                         cells[cell] = ((start - begin) << 32) + 2 * (at - start) + escaped
-                    if at >= 0:
-                        at = at + 1 if byte_at(at) == _QUOTE else -1
+                        given[cell] = VALUE if kind == TEXT else WRITTEN
+                    at = at + 1 if at >= 0 else -1
+                elif first <= _NINE and (kind == INTEGER or kind == DOUBLE or kind == DECIMAL):
+                    if kind == DOUBLE:
+                        reals[cell], at = _real(at)
+                    elif kind == DECIMAL:
+                        cells[cell], at = _decimal(at, scales[column], limits[column])
+                    else:
+                        number, _, at = _whole(at + (first == _MINUS))
+                        cells[cell] = -number if first == _MINUS else number
+                        at = at if number < limits[column] else -1
+                    if at < 0 or byte_at(at) == _POINT or byte_at(at) == _E or byte_at(at) == _SMALL_E:
+                        at = _number_end(start)
+                        cells[cell] = ((start - begin) << 32) + 2 * (at - start)
+                        given[cell] = WRITTEN
                 else:
-                    return GIVEN_UP
-                if at < 0:
-                    return GIVEN_UP
+                    at = -1
+            if at < 0:
+                break
             at = _after_space(at)
             more = byte_at(at) == _COMMA
             if not more and byte_at(at) != _CLOSE:
-                return GIVEN_UP
+                at = -1
+                break
             at = _after_space(at + 1) if more else at + 1
-        at = _after_space(at)
-        if byte_at(at) != NEWLINE:
-            return GIVEN_UP
+        if at >= 0:
+            at = _after_space(at)
+        if at < 0 or byte_at(at) != NEWLINE:
+            for column in range(len(kinds)):
+                cells[column * rows + row] = 0
+                given[column * rows + row] = MISSING
+            refused[count] = row
+            count += 1
+            at = line
+            while byte_at(at) != NEWLINE:
+                at += 1
         at += 1
         row += 1
-    if row != rows:
-        return GIVEN_UP
-    return OTHER_TEXT if bits >= 128 else PLAIN
+    return (count if row == rows else -1), bits >= 128
 
 
 @native((read("uint8"), read("int64"), read("uint8"), write("int32"), write("uint8")))
