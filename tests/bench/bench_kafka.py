@@ -11,6 +11,7 @@ and the CPU time of the broker, which shares the machine.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class Board:
         self._rows = rows
         self._rounds = rounds
 
-    def compare(self, title: str, ways: dict[str, Callable[[], None]]) -> None:
+    def compare(self, title: str, ways: Mapping[str, Callable[[], object]]) -> None:
         """The first way is the one that the others are compared with."""
         spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(self._rounds):
@@ -183,16 +184,19 @@ def decoders(rounds: int, rows: int) -> None:
         columns = [[getattr(row, name) for row in found] for name in ("id", "k", "price")]
         pa.record_batch([pa.array(column) for column in columns] + [pa.array([row.at.ToMicroseconds() for row in found])], list("abcd"))
 
-    Board(rows, rounds).compare(
-        "decoding: bytes in memory to four columns",
-        {
-            "JSON": lambda: json_reader.parse(lines, rows),
-            "Avro": lambda: avro_columns(*of_avro),
-            "Avro by fastavro": by_fastavro,
-            "Protobuf": lambda: proto_columns(*of_proto),
-            "Protobuf by google.protobuf": by_protobuf,
-        },
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "JSON": lambda: json_reader.parse(lines, rows),
+        "Avro": lambda: avro_columns(*of_avro),
+        "Avro by fastavro": by_fastavro,
+        "Protobuf": lambda: proto_columns(*of_proto),
+        "Protobuf by google.protobuf": by_protobuf,
+    }
+    with contextlib.suppress(ImportError):  # of no extra: pip install ptars
+        ptars = importlib.import_module("ptars")
+        handler = ptars.HandlerPool([kind.DESCRIPTOR.file], config=ptars.PtarsConfig(timestamp_unit="us")).get_for_message(kind.DESCRIPTOR)
+        messages = pa.array(protos, pa.binary())
+        ways["Protobuf by ptars"] = lambda: handler.array_to_record_batch(messages)
+    Board(rows, rounds).compare("decoding: bytes in memory to four columns", ways)
 
 
 def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path) -> None:
