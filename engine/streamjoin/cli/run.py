@@ -31,7 +31,7 @@ import click
 from streamjoin.api.packages import require_packages
 from streamjoin.cli.exits import Exit, Failure, failure_of, require_drawable
 from streamjoin.cli.validate import join_at, refusing
-from streamjoin.runner.allocators import ENVIRONMENT, collecting_seldom
+from streamjoin.runner.collecting import collecting_seldom
 
 if TYPE_CHECKING:
     from streamjoin.api.loop import Ended, Event, Loop
@@ -93,7 +93,6 @@ class Options:
 
 def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
-    os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     try:
         job = read_job(options.manifest, runs=True)
         if job is None:
