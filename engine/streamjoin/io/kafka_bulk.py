@@ -2,7 +2,7 @@
 
 ``confluent_kafka`` makes an object of each record, which costs three quarters of the time that reading takes. This takes the same
 library, the one that ``confluent_kafka`` is linked with, and has it hand over thousands of messages at once, which machine code
-(``kafka_native``) copies into one buffer. Configuration, errors and log lines are those of ``confluent_kafka``: the same options by the
+(``native.kafka``) copies into one buffer. Configuration, errors and log lines are those of ``confluent_kafka``: the same options by the
 same names, ``KafkaError``, ``KafkaException``, and the entries ``error_cb`` and ``logger``.
 
 Always holds:
@@ -38,7 +38,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streamjoin.io.arrivals import Stamps, sample_step
 from streamjoin.io.kafka_records import Cells, Event, Fetched, KafkaSplit, Wanted
-from streamjoin.io.librdkafka import CONSUMER, ErrorCallback, Library, LogCallback, Message
+from streamjoin.io.librdkafka import CONSUMER, ErrorCallback, Library, LogCallback
+from streamjoin.native.kafka_message import Message
 
 BATCH_MESSAGES = 20_000
 """A consumer takes at most so many at once."""
@@ -179,7 +180,7 @@ class BulkConsumer:
         return self._copied(split, low, wanted)
 
     def _copied(self, split: KafkaSplit, low: int, wanted: Wanted) -> Fetched:
-        from streamjoin.io import kafka_native as native  # loads Numba
+        from streamjoin.native import kafka as native  # loads Numba
 
         taken, library = self._taken, self._library
         room = taken.count - taken.next
@@ -224,7 +225,7 @@ class BulkConsumer:
 
     def _tell_topic(self, split: KafkaSplit, state: np.ndarray) -> None:
         """Says of the message that the state stands at whether it is of the split's topic."""
-        from streamjoin.io import kafka_native as native
+        from streamjoin.native import kafka as native
 
         topic = Message.from_address(int(self._taken.addresses[state[native.AT]])).topic
         state[native.TOPIC if self._topic_of(topic) == split.topic else native.OTHER_TOPIC] = topic

@@ -2,7 +2,8 @@
 
 Whether this can be used at all is found out at the first use in a process, by :func:`load`: the platform must have 64-bit little-endian
 words, the library be found, be of a version between ``OLDEST`` and ``NEWEST``, and give back every field of a message that was made for
-the purpose where ``Message`` says that it is. If not, the log says why, and Kafka is read by ``confluent_kafka``, with the same records.
+the purpose where ``native.kafka_message`` says that it is. If not, the log says why, and ``confluent_kafka`` reads the same records one by
+one.
 
 The environment variable ``STREAMJOIN_IGNORE_LIBRDKAFKA=1`` makes a process look as if the library could not be used. It is for tests and
 benchmarks of the other path, and for nothing else.
@@ -18,6 +19,8 @@ import sys
 from typing import Any
 
 from confluent_kafka import KafkaError, cimpl, libversion
+
+from streamjoin.native.kafka_message import Message
 
 IGNORE = "STREAMJOIN_IGNORE_LIBRDKAFKA"
 OLDEST, NEWEST = 0x02000000, 0x02FFFFFF
@@ -35,24 +38,6 @@ _RETURN_MILLIS = 2000
 _Pointer = ctypes.c_void_p
 ErrorCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
 LogCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-
-
-class Message(ctypes.Structure):
-    """rd_kafka_message_t. Pointers are integers, so that NumPy can make arrays of it."""
-
-    _fields_ = (
-        ("err", ctypes.c_int),
-        ("topic", ctypes.c_size_t),
-        ("partition", ctypes.c_int32),
-        ("payload", ctypes.c_size_t),
-        ("payload_bytes", ctypes.c_size_t),
-        ("key", ctypes.c_size_t),
-        ("key_bytes", ctypes.c_size_t),
-        ("offset", ctypes.c_int64),
-        ("opaque", ctypes.c_size_t),
-    )
-
-
 DeliveryCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(Message), _Pointer)
 
 

@@ -1,4 +1,4 @@
-"""JSON lines of a known schema as Arrow columns, by the machine code of ``json_native``. Importing this imports Numba."""
+"""JSON lines of a known schema as Arrow columns, by the machine code of ``native.json_lines``. Importing this imports Numba."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.io.json_native import (
+from streamjoin.io.lines import JSON_SPACE, Text, record_lines
+from streamjoin.io.values import from_text
+from streamjoin.kernel.arrays import decimal_limbs
+from streamjoin.native.json_lines import (
     BOOLEAN,
     BYTES,
     DATE,
     DECIMAL,
-    DIGITS,
     DOUBLE,
     INSTANT,
     INTEGER,
     MISSING,
-    NEWLINE,
     ORDER,
     TEXT,
     VALUE,
@@ -25,9 +26,7 @@ from streamjoin.io.json_native import (
     copy_texts,
     parse,
 )
-from streamjoin.io.lines import JSON_SPACE, Text, record_lines
-from streamjoin.io.values import from_text
-from streamjoin.kernel.arrays import decimal_limbs
+from streamjoin.native.json_parts import DIGITS, NEWLINE
 
 _KINDS = {
     pa.int8(): INTEGER,

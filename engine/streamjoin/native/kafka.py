@@ -1,17 +1,17 @@
 """Machine code that goes through librdkafka's messages, so that no Python object is made of each: for ``kafka_bulk``, which says what
 holds.
 
-Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_message_t``, whose layout ``librdkafka.Message`` has.
+Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_message_t``, whose layout ``kafka_message`` has.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from streamjoin.io.librdkafka import Message
-from streamjoin.io.memory import copy, int32_at, int64_at
-from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.numba_names import addresses, ir, types
+from streamjoin.native.addresses import copy, int32_at, int64_at
+from streamjoin.native.functions import native, read, write
+from streamjoin.native.kafka_message import Message
+from streamjoin.native.numba_names import addresses, ir, types
 
 ERROR = Message.err.offset
 TOPIC_OF = Message.topic.offset
