@@ -133,7 +133,7 @@ class Changes:
 
         try:
             latest = read_latest(ObjectStorage(catalog.location))
-            if latest is None or latest.checkpoint.plan.main is None:
+            if latest is None or latest.checkpoint.plan.floors is None:
                 return True
             catalog.lying(latest.checkpoint)
         except (QueryError, StorageError):
