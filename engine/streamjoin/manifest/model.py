@@ -258,6 +258,10 @@ class Budget(Part):
         return float(self.completeness.removesuffix("%")) / 100
 
 
+TAUS = ("tau0", "tau1", "tau2", "tau3")
+"""The thresholds of scaling, each below the next."""
+
+
 class Scaling(Part):
     """When to add and remove workers, by tau: the tuples or bytes that a worker holds, divided by its capacity."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from streamjoin.language.errors import SqlError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
-from streamjoin.manifest.checks import Check, as_text, one_of, sql_problem
+from streamjoin.manifest.checks import Check, as_text, sql_problem
 from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
@@ -15,12 +15,11 @@ from streamjoin.manifest.together.outputs import output_columns
 
 
 def snapshots_end_problems(field: str, join: model.Join) -> Check:
-    """Whether the snapshots at ``field`` say when one ends, and name one store."""
+    """Whether the snapshots at ``field`` say when one ends, and their store is right."""
     snapshots = join.output.snapshots
     if snapshots is None:
         return
     if snapshots.store is not None:
-        yield from one_of(f"{field}.store", snapshots.store, tuple(type(snapshots.store).model_fields))
         for kind, store in given(snapshots.store):
             yield from store.problems(f"{field}.store.{kind}")
     if snapshots.punctuation:
