@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +38,11 @@ class Message(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def of_fields(cls, of: object, **others: Any) -> Self:
+        """The message whose fields are the attributes of the same names, but for ``others``."""
+        return cls(**{name: getattr(of, name) for name in cls.model_fields if name not in others}, **others)
 
 
 _Read = TypeVar("_Read", bound=Message)
@@ -155,23 +160,13 @@ class PlanAnswer(Message):
     def of(cls, status: PlanStatus, warning: str | None = None, reordered: Sequence[Decision] = ()) -> PlanAnswer:
         """``warning``: what is wrong with the newest plan. ``reordered``: the last changes of how streams meet, oldest first."""
         wanted, switched = status.wanted, status.switched
-        return cls(
-            generation=status.generation,
-            workers=status.workers,
+        return cls.of_fields(
+            status,
             phase=status.phase.value,
-            ready_workers=status.ready_workers,
-            absence=status.absence,
-            to_fetch_bytes=status.to_fetch_bytes,
-            dropped=status.dropped,
             scheme=status.scheme.to_json(),
-            wanted=None
-            if wanted is None
-            else Following(
-                generation=wanted.generation, workers=wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
-            ),
-            switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
-            ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],
-            first_workers=status.first_workers,
+            wanted=None if wanted is None else Following.of_fields(wanted, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)),
+            switched=None if switched is None else SwitchedTo.of_fields(switched),
+            ended=[EndedPlan.of_fields(plan, fate=plan.fate.value) for plan in status.ended],
             warning=warning,
             reordered=[decision.to_json() for decision in reordered],
         )
