@@ -12,7 +12,7 @@ from streamjoin.api.join import Join
 from streamjoin.api.planning import Outline, PlanRefusal
 from streamjoin.api.stats import StatsError
 from streamjoin.api.text import Unreadable, read_text
-from streamjoin.cli.exits import Exit, Failure, unwritable
+from streamjoin.cli.exits import Exit, Failure, ending, unwritable
 from streamjoin.cli.planning import report, report_change
 from streamjoin.cli.validate import join_at
 from streamjoin.elastic.plan import PlanError
@@ -31,14 +31,10 @@ class Options:
     explained: bool = False
 
 
-def plan_manifest(path: Path, options: Options) -> Exit:
+@ending()
+def plan_manifest(path: Path, options: Options) -> None:
     """Print the plan and draw it. Without ``tasks`` and ``capacity``: for what the statistics say, else as the first deployment does."""
-    try:
-        _show(_made(join_at(path), options), options)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
+    _show(_made(join_at(path), options), options)
 
 
 def _made(join: Join, options: Options) -> Outline:
@@ -85,13 +81,14 @@ def _show(made: Outline, options: Options) -> None:
             raise unwritable("--save", options.save, error) from error
         click.echo(f"saved: {options.save}")
     if options.output is not None:
-        from streamjoin.cli.draw import draw_change, draw_scheme
+        from streamjoin.cli.draw import draw, render_change, render_scheme
 
+        known, running = (made.statistics, made.floors, made.capacity), made.running if made.planned.changed else None
         try:
-            if made.running is None or not made.planned.changed:
-                draw_scheme(options.output, made.scheme, made.statistics, made.floors, made.capacity)
+            if running is None:
+                draw(options.output, lambda form: render_scheme(form, made.scheme, *known))
             else:
-                draw_change(options.output, made.running.scheme, made.plan, made.statistics, made.floors, made.capacity)
+                draw(options.output, lambda form: render_change(form, running.scheme, made.plan, *known))
         except OSError as error:
             raise unwritable("--output", options.output, error) from error
         except ValueError as error:
