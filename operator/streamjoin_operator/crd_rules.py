@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, one_holds, seconds
-from streamjoin.manifest.model import KIND
+from streamjoin.manifest.model import KIND, RESOURCE_NAME
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.rules import names_of
@@ -83,10 +83,6 @@ def _fixed(what: str, of: str, unchanged: str) -> Rule:
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     snapshots.Snapshots: (
         Rule(
-            "self.punctuation || has(self.every) || has(self.size)",
-            "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
-        ),
-        Rule(
             "!self.punctuation || !(has(self.every) || has(self.size))",
             "excludes every and size; keep one",
             field="punctuation",
@@ -95,18 +91,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "self.maxDelay == 0 || (has(self.every) && has(self.size))",
             "needs every and size; give both, or remove maxDelay",
             field="maxDelay",
-        ),
-    ),
-    model.Stream: (
-        Rule(
-            "has(self.schema) != has(self.source.join)",
-            "must be given, but where the source is a join, whose output it follows from",
-            field="schema",
-        ),
-        Rule(
-            "!has(self.source.join) || !has(self.idleTimeout)",
-            "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here",
-            field="idleTimeout",
         ),
     ),
     model.Window: (
@@ -235,8 +219,5 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
 }
 """By model: the rules of each of its objects."""
 
-NAME = Rule(
-    "self.metadata.name.matches('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')",
-    "metadata.name is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
-)
+NAME = Rule(f"self.metadata.name.matches('^{RESOURCE_NAME.pattern}$')", f"metadata.name {RESOURCE_NAME.message}")
 """Of the resource as a whole."""

@@ -11,10 +11,9 @@ import click
 from streamjoin.api.join import Join
 from streamjoin.api.planning import Outline, PlanRefusal
 from streamjoin.api.stats import StatsError
-from streamjoin.api.text import Unreadable, read_text
 from streamjoin.cli.exits import Exit, Failure, ending, unwritable
 from streamjoin.cli.planning import report, report_change
-from streamjoin.cli.validate import join_at
+from streamjoin.cli.validate import join_at, text_at
 from streamjoin.elastic.plan import PlanError
 
 
@@ -39,7 +38,7 @@ def plan_manifest(path: Path, options: Options) -> None:
 
 def _made(join: Join, options: Options) -> Outline:
     try:
-        stats, running = (None if file is None else _text(file) for file in (options.stats, options.running))
+        stats, running = (None if file is None else text_at(file) for file in (options.stats, options.running))
         return join.plan(stats=stats, tasks=options.tasks, capacity=options.capacity, current=running)
     except StatsError as refusal:
         raise Failure(Exit.USAGE, f"{options.stats}: {refusal}") from refusal
@@ -47,13 +46,6 @@ def _made(join: Join, options: Options) -> Outline:
         raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
     except PlanRefusal as refusal:
         raise Failure(Exit.FAILED, f"no plan can be made: {refusal}") from refusal
-
-
-def _text(file: Path) -> str:
-    try:
-        return read_text(str(file))
-    except Unreadable as refusal:
-        raise Failure(Exit.USAGE, f"{file}: {refusal}") from refusal
 
 
 def _show(made: Outline, options: Options) -> None:

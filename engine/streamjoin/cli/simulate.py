@@ -13,8 +13,7 @@ import click
 
 from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure, ending, require_drawable, unwritable
-from streamjoin.cli.validate import Unreadable, read_text, refusing
-from streamjoin.compilation import compile_job, with_checkpoint
+from streamjoin.cli.validate import Unreadable, read_text, simulated_job_at
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
@@ -24,7 +23,6 @@ from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.model import TAUS
-from streamjoin.manifest.validate import load
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Decider, SimulatedJoin, first_workers, simulate, spans, table
@@ -64,8 +62,7 @@ def simulate_manifest(options: Options) -> None:
     """Print the table, or the JSON, and draw the picture."""
     if options.picture is not None:
         require_drawable(options.picture)
-    with refusing(options.manifest):
-        job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
+    job = simulated_job_at(options.manifest)
     if options.sets:
         from streamjoin.cli.frontier import compare
 

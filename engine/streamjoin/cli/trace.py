@@ -20,7 +20,7 @@ from streamjoin.cli.exits import Exit, Failure, ending, whole_file
 from streamjoin.cli.observing import Asked, Live, Prometheus, Server, from_lines
 from streamjoin.cli.remote import authorization, is_url
 from streamjoin.cli.signals import on_signals
-from streamjoin.cli.validate import Unreadable, read_text
+from streamjoin.cli.validate import text_at
 from streamjoin.manifest.quantity import Duration
 from streamjoin.simulation.recording import Observation, record
 from streamjoin.simulation.traffic import TraceError
@@ -80,10 +80,7 @@ def _observations(options: Options) -> list[Observation]:
     assert options.source is not None
     if is_url(options.source):
         return _live(Server(options.source.rstrip("/").removesuffix("/metrics"), shown), options)
-    try:
-        return from_lines(read_text(options.source), "standard input" if options.source == "-" else options.source)
-    except Unreadable as refusal:
-        raise Failure(Exit.USAGE, f"{options.source}: {refusal}") from refusal
+    return from_lines(text_at(options.source), "standard input" if options.source == "-" else options.source)
 
 
 def moment_of(option: str, text: str, reference: float) -> float:

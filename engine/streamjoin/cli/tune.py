@@ -15,12 +15,10 @@ from streamjoin.cli import wording
 from streamjoin.cli.exits import ending
 from streamjoin.cli.simulate import Options as Simulated
 from streamjoin.cli.simulate import Prepared, heading, heading_json, prepare
-from streamjoin.cli.validate import read_text, refusing
+from streamjoin.cli.validate import simulated_job_at
 from streamjoin.cli.variants import Simulations, simulations
-from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.job import Job
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.validate import load
 from streamjoin.simulation.run import Outcome, SimulatedJoin, table
 from streamjoin.simulation.tuning import Thresholds, Tuned, split, tune
 
@@ -42,8 +40,7 @@ class Options(Simulated):
 @ending()
 def tune_manifest(options: Options) -> None:
     """Print the proposal."""
-    with refusing(options.manifest):
-        job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
+    job = simulated_job_at(options.manifest)
     prepared = prepare(options, job)
     join, traffic = prepared.join, prepared.traffic
     parts = split(traffic, options.held_out)

@@ -114,7 +114,7 @@ def _label_names(labels: dict[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matching:
+class Matching:
     """Text that matches a pattern, here and for the API server."""
 
     pattern: str
@@ -223,7 +223,7 @@ TimeOfDay = Annotated[str, StringConstraints(max_length=5, pattern=r"^([01][0-9]
 Percentage = Annotated[
     str,
     StringConstraints(max_length=20),
-    AfterValidator(_Matching(_PERCENTAGE, "is not a percentage above 0 and below 100; write one as 99.9 %").check),
+    AfterValidator(Matching(_PERCENTAGE, "is not a percentage above 0 and below 100; write one as 99.9 %").check),
     WithJsonSchema({"type": "string", "maxLength": 20, "pattern": _PERCENTAGE}),
 ]
 """As 99.9 %; above 0, and below 100."""
@@ -250,7 +250,7 @@ Encoding = Annotated[str, StringConstraints(max_length=40, pattern=r"^[A-Za-z0-9
 HttpUrl = Annotated[
     str,
     StringConstraints(min_length=1, max_length=1024),
-    _Matching(
+    Matching(
         "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?",
         "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path",
     ),
@@ -258,7 +258,7 @@ HttpUrl = Annotated[
 ObjectName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    _Matching(
+    Matching(
         "[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "is not a name of an object; use lower-case letters, digits and, inside, - and ."
     ),
 ]

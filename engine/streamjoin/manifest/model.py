@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.event_time import GivenEventTime
 from streamjoin.manifest.field_types import (
     BudgetSpan,
@@ -26,6 +25,7 @@ from streamjoin.manifest.field_types import (
     HttpUrl,
     Labels,
     Location,
+    Matching,
     MemoryAmount,
     Names,
     ObjectName,
@@ -72,7 +72,7 @@ class Stream(Part):
     name: Annotated[
         str,
         StringConstraints(min_length=1, max_length=63),
-        Rule("self.matches('^[A-Za-z][A-Za-z0-9_]*$')", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
+        Matching("[A-Za-z][A-Za-z0-9_]*", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
     ]
     """The name by which SQL refers to the stream's columns, as in orders.id."""
     source: Source
@@ -467,12 +467,18 @@ class Spec(Part):
     """Kubernetes: servers that answer queries (docs/query.md) apart from the driver. By default there are none."""
 
 
+RESOURCE_NAME = Matching(
+    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
+)
+
+
 class Metadata(Part):
     """The resource's name. Other metadata of Kubernetes are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[str, StringConstraints(min_length=1)]
+    name: Annotated[str, StringConstraints(min_length=1), RESOURCE_NAME]
     """The resource's name: lower-case letters, digits and -, at most 63."""
     namespace: str | None = None
     """Kubernetes: the namespace."""

@@ -38,6 +38,26 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     sinks.Sink: (exactly_one(*names_of(sinks.Sink)),),
     model.Checkpoint: (exactly_one("location", "persistentVolumeClaim"),),
     snapshots.SnapshotStore: (exactly_one(*names_of(snapshots.SnapshotStore)),),
+    snapshots.Snapshots: (
+        rule(
+            "self.punctuation || has(self.every) || has(self.size)",
+            lambda each: each.punctuation or each.every is not None or each.size is not None,
+            "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
+        ),
+    ),
+    model.Stream: (
+        Rule(
+            "has(self.schema) != has(self.source.join)",
+            "must be given, but where the source is a join, whose output it follows from",
+            field="schema",
+        ),
+        rule(
+            "!has(self.source.join) || !has(self.idleTimeout)",
+            lambda stream: stream.source.join is None or stream.idle_timeout is None,
+            "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here",
+            field="idleTimeout",
+        ),
+    ),
     model.SchemeSpec: tuple(
         only_for(
             *(name, "model", (owner,)),

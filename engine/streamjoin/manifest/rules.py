@@ -19,9 +19,9 @@ _VALUES = re.compile(r" \(\{\w+\}\)")
 
 
 def rule(
-    expression: str, holds: Callable[[Any], bool], message: str, *, field: str, brief: str | None = None, shows: bool = False
+    expression: str, holds: Callable[[Any], bool], message: str, *, field: str | None = None, brief: str | None = None, shows: bool = False
 ) -> Rule:
-    """What ``expression`` says in CEL, and ``holds`` of a part, about ``field``.
+    """What ``expression`` says in CEL, and ``holds`` of a part, about ``field``, or else about the part as a whole.
 
     ``message``: may show other fields' values, as in ``at most max ({max})``. The API server shows those that are texts, with ``shows``;
     else it says ``brief``, by default the same without them.
@@ -30,7 +30,8 @@ def rule(
     def check(where: str, part: Part) -> Check:
         if not holds(part):
             values = {name: as_text(value_of(part, name)) for name in _NAMES.findall(message)}
-            yield Problem(f"{where}.{field}", as_text(value_of(part, field)), message.format_map(values))
+            place, value = (where, None) if field is None else (f"{where}.{field}", as_text(value_of(part, field)))
+            yield Problem(place, value, message.format_map(values))
 
     computed = _NAMES.sub(r"' + self.\1 + '", f"'{message}'") if shows else None
     return Rule(expression, brief or _VALUES.sub("", message), computed, field, check)

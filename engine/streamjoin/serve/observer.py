@@ -66,9 +66,11 @@ class Steps:
         return result
 
     def stop(self) -> None:
-        for each in self._observers:
-            each.ended()
-        self._driver.stop()
+        try:
+            for each in self._observers:
+                each.ended()
+        finally:
+            self._driver.stop()
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

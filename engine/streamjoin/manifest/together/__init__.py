@@ -23,8 +23,6 @@ compiled.
 
 from __future__ import annotations
 
-import re
-
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
 from streamjoin.manifest.checks import Check, repeated, until_refused, value_at
@@ -57,12 +55,10 @@ from streamjoin.manifest.together.windows import window_checks, window_kind_prob
 
 __all__ = ["problems", "remarks"]
 
-_RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-
 
 def problems(manifest: Manifest) -> list[Problem]:
     """Everything that is wrong with the fields together."""
-    checks = [_name(manifest), _counts(manifest), stream_name_problems(manifest), budget_problems(manifest)]
+    checks = [_counts(manifest), stream_name_problems(manifest), budget_problems(manifest)]
     checks += rule_checks(("spec",), value_at(manifest, "spec"))
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
@@ -95,13 +91,6 @@ def problems(manifest: Manifest) -> list[Problem]:
     checks += [window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
     checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]
     return [problem for check in checks for problem in until_refused(check)]
-
-
-def _name(manifest: Manifest) -> Check:
-    name = manifest.metadata.name
-    if not _RESOURCE_NAME.fullmatch(name):
-        message = "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters"
-        yield Problem("metadata.name", name, message)
 
 
 def _counts(manifest: Manifest) -> Check:

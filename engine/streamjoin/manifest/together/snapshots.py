@@ -26,8 +26,6 @@ def snapshots_end_problems(field: str, join: model.Join) -> Check:
         for name, value in (("every", snapshots.every), ("size", snapshots.size)):
             if value is not None:
                 yield Problem(f"{field}.{name}", as_text(value), "excludes punctuation, which says when a snapshot ends; keep one")
-    elif snapshots.every is None and snapshots.size is None:
-        yield Problem(field, None, "does not say when a snapshot ends; give every, or size, or both, or punctuation: true")
     if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
         lacking = "every" if snapshots.every is None else "size"
         yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")

@@ -34,16 +34,13 @@ def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> li
 
 
 def stream_name_problems(manifest: Manifest) -> Check:
-    """Whether each name can stand in SQL."""
+    """Whether no name is a word of SQL."""
     for index, stream in enumerate(manifest.spec.streams):
         name = value_at(stream, "name")
         if not isinstance(name, str):
             continue
         field = f"spec.streams[{index}].name"
-        if not resolve.IDENTIFIER.fullmatch(name):
-            message = "cannot stand in SQL; use letters, digits and _, beginning with a letter"
-            yield Problem(field, name, message)
-        elif not resolve.is_stream_name(name):
+        if not resolve.is_stream_name(name):
             yield Problem(field, name, f"is a word of SQL; choose another name, such as {name}_stream")
 
 
@@ -97,9 +94,6 @@ def _of_event_times(field: str, stream: model.Stream) -> Check:
         if stream.event_time is None and value is not None:
             message = f"needs {field}.eventTime; name the column of event times there, or remove {name}"
             yield Problem(f"{field}.{name}", str(value), message)
-    if value_at(stream, "source", "join") is not None and stream.idle_timeout is not None:
-        message = "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here"
-        yield Problem(f"{field}.idleTimeout", str(stream.idle_timeout), message)
 
 
 def _where(field: str, stream: model.Stream, schema: Schema) -> Check:
