@@ -1221,13 +1221,13 @@ CASES = [
         "no window",
         "window: {within: 180s, slide: 60s}",
         "window: {}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad(
         "a window that is not unbounded",
         "window: {within: 180s, slide: 60s}",
         "window: {unbounded: false}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad(
         "two windows",
@@ -1264,6 +1264,30 @@ CASES = [
         "window: {within: 180s, slide: 60s}",
         "window: {each: {orders: 1m, payments: 1m}, slide: 60s}",
         'spec.joins[0].window.slide: "1m" has no meaning with each; remove it, or give within, or before and after',
+    ),
+    bad(
+        "numbers of rows for one stream of two",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10}}",
+        "spec.joins[0].window.eachRows: lacks payments; give for every stream among how many of its last records its tuple is",
+    ),
+    bad(
+        "numbers of rows for a stream by another name",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10, paymnets: 20}}",
+        "spec.joins[0].window.eachRows.paymnets: 20 is given to a stream that does not exist; did you mean payments?",
+    ),
+    bad(
+        "no rows of a stream",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10, payments: 0}}",
+        "spec.joins[0].window.eachRows.payments: 0 must be at least 1",
+    ),
+    bad(
+        "rows for all streams and for each",
+        "window: {within: 180s, slide: 60s}",
+        "window: {rows: 5, eachRows: {orders: 10, payments: 20}}",
+        "spec.joins[0].window: has rows and eachRows; keep one",
     ),
     bad(
         "each of one stream of two",
@@ -1392,8 +1416,10 @@ CASES = [
         "a window before and after",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{before: 1m, after: 2m}",
-        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
-        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
+        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or rows, or eachRows, or'
+        " unbounded: true",
+        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or rows, or eachRows, or'
+        " unbounded: true",
     ),
     bad_of_three(
         "a window that slides",
@@ -1405,7 +1431,7 @@ CASES = [
         "no window",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{}",
-        "spec.joins[0].window: is empty; give within, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad_of_three(
         "two windows",

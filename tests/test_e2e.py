@@ -566,7 +566,7 @@ def test_a_join_comes_and_goes_while_another_keeps_what_it_holds(join: Join, tmp
     check_results(join, tmp_path)
     paths = sorted((tmp_path / join.name / "log").glob("*.entry"))
     committed = [Entry.decode(path.read_bytes()).checkpoint for path in paths]
-    there = [checkpoint for checkpoint in committed if checkpoint.plan.floors and "later" in checkpoint.plan.floors["joins"]]
+    there = [checkpoint for checkpoint in committed if checkpoint.plan.floors and "later" in checkpoint.plan.floors.joins]
     since = there[0].input.records
     until = next(each.input.records for each in committed if each.epoch >= there[-1].epoch and each not in there)
     with duckdb.connect() as connection:

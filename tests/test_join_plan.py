@@ -80,7 +80,7 @@ def drawn_plan(seed: int, root: Path) -> tuple[list[str], str, JoinPlan]:
     joins = [join_of(root, on=text, window={"unbounded": True}, output=output)]
     job = make_job(root, streams=streams, joins=joins, model="square", workers=2)
     job = job.lying(rng.choice(job.layouts))
-    ways = {placed.join: tuple(any_way(placed.graph, head, rng) for head in range(len(names))) for placed in job.graphs}
+    ways = {placed.join: tuple(any_way(placed.graph, head, rng) for head in range(len(names))) for placed in job.multiway}
     return names, text, join_plan(job, 2, ways)
 
 

@@ -41,7 +41,7 @@ def test_joins_of_the_same_keys_lie_by_the_hull_of_their_bands(texts: tuple[str,
         found = layouts(conditions(*order))[0]
         assert bounds(found.main) == (MainKind.RANGE, *expected)
         assert not any(found.indexes(join) for join in range(len(order)))
-        assert [predicate.main.keys for predicate in found.predicates] == [found.main.keys] * len(order)
+        assert [placed.between.main.keys for placed in found.joins] == [found.main.keys] * len(order)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_joins_of_no_common_keys_have_each_pair_meet_and_find_theirs_by_indexes_
 def test_joins_of_no_common_keys_may_have_floors_of_their_own(texts: tuple[str, ...], floors: tuple[int, ...], lie_by: list[str]) -> None:
     _, found = layouts(conditions(*texts))
     assert isinstance(found.main, Stack)
-    assert found.floors == floors
+    assert tuple(placed.floor for placed in found.joins) == floors
     assert [main.text or str(main.kind) for main in found.main.floors] == lie_by
     assert [(place.side, place.floor) for place in found.places] == [(side, floor) for floor in range(len(lie_by)) for side in (0, 1)]
-    assert [found.places_of(join) for join in range(len(texts))] == [(2 * floor, 2 * floor + 1) for floor in floors]
+    assert [placed.places for placed in found.joins] == [(2 * floor, 2 * floor + 1) for floor in floors]
     assert not any(found.indexes(join) for join in range(len(texts)))
 
 
@@ -114,7 +114,7 @@ def test_the_hull_admits_every_pair_that_any_of_its_joins_admits() -> None:
             texts.append(rng.choice([f"r.k - l.k BETWEEN {low} AND {high}", f"r.k >= l.k + {low}", f"r.k < l.k + {high}"]))
         found = layouts(conditions(*texts))[0]
         admitted = {d for d in range(-15, 16) if is_admitted(found.main, d)}
-        own = {d for d in range(-15, 16) for predicate in found.predicates if is_admitted(predicate.main, d)}
+        own = {d for d in range(-15, 16) for placed in found.joins if is_admitted(placed.between.main, d)}
         assert own <= admitted, f"case {case}: {texts}"
         assert not own or (min(own), max(own)) == (min(admitted), max(admitted)), f"case {case}: {texts}"
 

@@ -247,14 +247,14 @@ def test_joins_that_come_one_after_the_other_have_as_many_floors_and_not_more_th
     for number in range(most):
         joins[f"j{number}"] = {}
         driver = run(job_of(tmp_path, **joins), tmp_path, epochs=number)
-        assert len(driver.checkpoint.plan.lying.floors) == number + 1
+        assert len(driver.checkpoint.plan.floors.floors) == number + 1
         assert len(driver.checkpoint.state.expired) == 2 * (number + 1)
     with pytest.raises(CheckpointMismatch, match=r"spec\.joins: tuples would lie by 9 of at most 8 kinds of keys"):
         run(job_of(tmp_path, **joins, another={}), tmp_path)
     run(job_of(tmp_path, j3={}, j7={}), tmp_path)
     kept = read_latest(ObjectStorage(str(tmp_path / "state"))).checkpoint
     assert {block.place for block in kept.state.blocks} <= {0, 1, 2, 3}
-    assert kept.plan.lying.joins == {"j3": 0, "j7": 1}
+    assert {name: placed.places for name, placed in kept.plan.floors.joins.items()} == {"j3": (0, 1), "j7": (2, 3)}
 
 
 def test_what_others_hold_stays_in_its_blocks_when_a_join_comes(tmp_path: Path) -> None:

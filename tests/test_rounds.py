@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from streamjoin.elastic.rounds import BYTES_PER_SECOND, ROUND_SECONDS, Exchange, Pace, Round
+from streamjoin.elastic.rounds import BYTES_PER_SECOND, PAIR_SECONDS, ROUND_SECONDS, Exchange, Pace, Round
 from streamjoin.epoch.flowing import rounds_in
 from streamjoin.epoch.reports import RoundWork, TaskReport
 
@@ -44,6 +44,15 @@ def test_a_pause_of_one_process_is_soon_forgotten() -> None:
     for epoch in range(50):
         pace.add([Round(2e-2, 0.0)] * 2, 51.0 + epoch)
     assert pace.exchange(1).round_seconds == pytest.approx(2e-2, rel=0.1), "what lasts is believed"
+
+
+def test_a_pair_takes_what_it_was_measured_to_take_once_there_were_many() -> None:
+    pace = Pace()
+    pace.add([], 0.0, pairs=1_000, seconds=1.0)
+    assert pace.exchange(1).pair_seconds == pytest.approx(PAIR_SECONDS, rel=0.01), "a thousand say little, and a pause is none of theirs"
+    for epoch in range(100):
+        pace.add([], 1.0 + epoch, pairs=10_000_000, seconds=2.0)
+    assert pace.exchange(1).pair_seconds == pytest.approx(2e-7, rel=0.01)
 
 
 def test_an_hour_without_input_does_not_make_epochs_long() -> None:

@@ -36,7 +36,7 @@ def flowing(streams: int, rng: random.Random) -> Flowing:
 
     selectivities = [10 ** rng.uniform(-6, -1) for _ in range(streams - 1)]
     admitted = [min(1.0, each * more) for each, more in zip(selectivities, some(1, 3, streams - 1), strict=True)]
-    exchange = Exchange(epoch_seconds=rng.choice([0.2, 1.0, 5.0]), tasks=rng.choice([1, 4, 30]))
+    exchange = Exchange(epoch_seconds=rng.choice([0.2, 1.0, 5.0]), tasks=rng.choice([1, 4, 30]), pair_seconds=rng.choice([1e-12, 5e-8]))
     window, held = rng.choice(["range", "rows", "unbounded"]), [10 ** rng.uniform(0, 5) for _ in range(streams)]
     return Flowing(some(1, 1e4), held, some(8, 100), some(8, 3_000), selectivities, admitted, window, exchange)
 
@@ -73,6 +73,22 @@ def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
     return total
 
 
+def pairs(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
+    """Looked at a second: in each stage, what came of the one before with all that its edge and the window admit."""
+    rate, joined, total = known.rates[head], [head], 0.0
+    for stream in way.order:
+        edge = next(n for n, edge in enumerate(graph.edges) if stream in graph.ends(edge) and set(graph.ends(edge)) & set(joined))
+        total += rate * known.held[stream] * known.admitted[edge]
+        rate *= known.held[stream] * known.selectivities[edge]
+        joined.append(stream)
+    return total
+
+
+def load(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
+    """In bytes a second: a task is as long over a pair as over so many of them."""
+    return sent(graph, known, head, way) + pairs(graph, known, head, way) * known.exchange.pair_seconds * known.exchange.bytes_per_second
+
+
 def orders(graph: JoinGraph, head: int) -> list[tuple[int, ...]]:
     """By trying all permutations."""
     ends = [set(graph.ends(edge)) for edge in graph.edges]
@@ -89,25 +105,28 @@ def every_way(graph: JoinGraph, head: int) -> list[Way]:
     return [Way(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in distributions]
 
 
-def test_a_way_is_priced_by_what_it_sends_and_the_cheapest_is_chosen() -> None:
+def test_a_way_is_priced_by_what_it_sends_and_looks_at_and_the_cheapest_is_chosen() -> None:
     rng = random.Random(0)
     for condition in (CHAIN, STAR, "a.id = b.id AND b.id = c.id AND abs(c.v - d.v) <= 1"):
         graph = graph_of(condition)
         for _ in range(5):
             known = flowing(4, rng)
             for head in range(4):
-                prices = {way: sent(graph, known, head, way) for way in every_way(graph, head)}
+                prices = {way: load(graph, known, head, way) for way in every_way(graph, head)}
                 for way, price in rng.sample(list(prices.items()), 20):
-                    assert priced(graph, known, head, way).bytes_per_second == pytest.approx(price, rel=1e-6)
+                    found_price = priced(graph, known, head, way)
+                    assert found_price.bytes_per_second == pytest.approx(sent(graph, known, head, way), rel=1e-6)
+                    assert found_price.pairs == pytest.approx(pairs(graph, known, head, way), rel=1e-6)
+                    assert found_price.load == pytest.approx(price, rel=1e-6)
                 found = alternatives(graph, known, head)
                 assert {each.way.order for each in found} == set(orders(graph, head))
-                assert [each.bytes_per_second for each in found] == sorted(each.bytes_per_second for each in found)
+                assert [each.load for each in found] == sorted(each.load for each in found)
                 for each in found:
-                    assert each.bytes_per_second == pytest.approx(prices[each.way], rel=1e-6)
+                    assert each.load == pytest.approx(prices[each.way], rel=1e-6)
                 for rounds in range(2, 9):
                     least = min((price for way, price in prices.items() if way.rounds + 2 * way.fetches <= rounds))
                     best = next(each for each in found if each.rounds <= rounds)
-                    assert best.bytes_per_second == pytest.approx(least, rel=1e-6)
+                    assert best.load == pytest.approx(least, rel=1e-6)
 
 
 def test_of_each_order_only_the_best_of_its_meetings_are_listed() -> None:
@@ -131,7 +150,7 @@ def test_the_ways_of_all_streams_together_take_the_least_time() -> None:
         exchange = replace(known.exchange, round_seconds=10 ** rng.uniform(-5, 0), bytes_per_second=10 ** rng.uniform(6, 9))
         known = replace(known, exchange=exchange)
 
-        prices = [{way: sent(graph, known, head, way) for way in every_way(graph, head)} for head in range(3)]
+        prices = [{way: load(graph, known, head, way) for way in every_way(graph, head)} for head in range(3)]
 
         def seconds(ways: Ways, exchange: Exchange = exchange, prices: Sequence[dict[Way, float]] = prices) -> float:
             nbytes = sum(of_head[way] for of_head, way in zip(prices, ways, strict=True)) * exchange.epoch_seconds
@@ -159,7 +178,7 @@ def test_a_round_is_worth_what_it_was_measured_to_take() -> None:
     assert Distribution.LOOKUP in {way.distribution(1) for way in fast}
 
     def extra(ways: Ways) -> float:
-        return sum(priced(graph, known(1.0), head, way).bytes_per_second for head, way in enumerate(ways)) / 4e8
+        return sum(priced(graph, known(1.0), head, way).load for head, way in enumerate(ways)) / 4e8
 
     worth = (extra(slow) - extra(fast)) / (rounds_of(fast) - rounds_of(slow))
     for now in (slow, fast):
@@ -182,7 +201,20 @@ def test_an_order_stays_until_another_is_better_by_more_than_measurements_waver(
     better = choose(graph, known(1e-1), ways)
     assert better[1].order == (0, 3, 2)
     now = priced(graph, known(1e-1), 1, ways[1])
-    assert priced(graph, known(1e-1), 1, better[1]).bytes_per_second < GAIN * now.bytes_per_second
+    assert priced(graph, known(1e-1), 1, better[1]).load < GAIN * now.load
+
+
+def test_an_order_that_sends_as_little_looks_at_fewer_pairs() -> None:
+    """Tuples of a find as few of b as of c; of b's, a thousand times as many are looked at for that."""
+    graph = graph_of("a.id = b.id AND a.x = c.x", "abc")
+
+    def order(pair_seconds: float, admitted: tuple[float, float]) -> tuple[int, ...]:
+        exchange = Exchange(pair_seconds=pair_seconds)
+        return choose(graph, Flowing([1e4] * 3, [1e5] * 3, [16.0] * 3, [8.0] * 3, [1e-6, 1.1e-6], admitted, exchange=exchange))[0].order
+
+    assert order(1e-15, (1e-3, 1e-6)) == (1, 2), "by bytes alone"
+    assert order(5e-8, (1e-3, 1.1e-6)) == (2, 1)
+    assert order(5e-8, (1e-6, 1.1e-6)) == (1, 2)
 
 
 def test_wide_tuples_do_not_travel_where_few_results_come_of_many_partial_ones() -> None:
@@ -284,7 +316,7 @@ def test_people_are_shown_what_others_would_send() -> None:
     for row in steps[1:]:
         assert len(re.findall(r"[kMG]?B/s", row)) == len(Distribution), row
         assert row.endswith(tuple(Distribution))
-    assert re.fullmatch(r"1 round of 1 ms, and 250 MB/s of 1 task, each: 1.* ms of an epoch of 1 s", rounds)
+    assert re.fullmatch(r"1 round of 1 ms, and 250 MB/s of 1 task, each, and 50 ns a pair: 3.* ms of an epoch of 1 s", rounds)
     assert all(line == line.rstrip() for line in lines)
 
 

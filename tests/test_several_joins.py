@@ -98,7 +98,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     layout = rng.choice(job.layouts)
     assert layout.main.keys or operators != ORDERS, "these conditions bound the same keys"
     job = job.lying(layout)  # whichever a run would choose
-    counts["in one order" if layout.main.keys else "on floors" if layout.floors else "every pair meets"] += 1
+    counts["in one order" if layout.main.keys else "on floors" if layout.has_floors else "every pair meets"] += 1
     run_with_faults(elastic(job) if faults else job, inputs, root, rng, counts, faults=faults)
     counts["results"] += check(drawn, inputs, root, key, f"STREAMJOIN_SEED={seed}: {job.model}, {dict(counts)}")
 

@@ -23,7 +23,7 @@ def first_steps(root: Path, on: str) -> dict[str, Stage]:
     sink = {"files": {"path": str(root / "out"), "format": "parquet"}}
     output = {"select": [f"{name}.id AS {name}" for name in "abc"], "sink": sink}
     job = make_job(root, streams=streams, on=on, window={"within": "5s"}, output=output)
-    join, (placed,) = job.joins[0], job.graphs
+    join, (placed,) = job.joins[0], job.multiway
     many = JoinShape(join.name, placed, tuple(stream.schema for stream in job.streams), join.window, join.where, join.output)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     return {

@@ -110,7 +110,7 @@ def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatis
     floors = []
     for number, main in enumerate(layout.main.floors):
         numbers = [index for index, place in enumerate(places) if place.floor == number]
-        edges = [edge for placed in layout.graphs for edge in placed.graph.edges if placed.places[edge.places[LEFT]] in numbers]
+        edges = [edge for placed in layout.multiway for edge in placed.graph.edges if placed.places[edge.places[LEFT]] in numbers]
         texts = [edge.text for edge in edges] or [main.text or str(main.kind)]
         of_side = [[index for index in numbers if places[index].side == side] for side in SIDES]
         left, right = (tuple(streams[places[index].stream] for index in indices) for indices in of_side)

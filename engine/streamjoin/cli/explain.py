@@ -37,7 +37,7 @@ def explain_manifest(path: Path, limit: int, as_json: bool) -> None:
 
 def _sequences(job: Job) -> list[str]:
     """In which order the streams of joins over three and more meet, by the last commit, and what that has sent."""
-    if not job.graphs:
+    if not job.multiway:
         return []
     try:
         latest = read_latest(ObjectStorage(job.checkpoint))
@@ -47,11 +47,11 @@ def _sequences(job: Job) -> list[str]:
         return []
     checkpoint = latest.checkpoint
     try:
-        lying, _ = as_it_lies(job, checkpoint, job.checkpoint)
+        lying = as_it_lies(job, checkpoint, job.checkpoint)
     except CheckpointMismatch as error:
         raise Failure(Exit.FAILED, f"streamjoin: {error}") from error
     lines = []
-    for placed, flowing, own in flowing_of(lying.graphs, checkpoint):
+    for placed, flowing, own in flowing_of(lying.multiway, checkpoint):
         lines += [f"{job.joins[placed.join].name}:"] if len(job.joins) > 1 else []
         lines += told(placed.graph, flowing, checkpoint.plan.ways[own])
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))

@@ -62,11 +62,9 @@ class Subject:
         layout = self.driver.layout
         if layout is None:
             return None
-        graphs = [placed.graph for placed in layout.graphs]
-        has_residual = any(predicate is not None and predicate.residual for predicate in layout.predicates)
-        has_residual |= any(graph.checks or any(edge.residual for edge in graph.edges) for graph in graphs)
-        text = graphs[0].text if len(graphs) == len(layout.predicates) == 1 else f"{layout.text} ({layout.main.kind})"
-        return text + (" + residual" if has_residual else "")
+        first, *others = layout.joins
+        text = first.graph.text if first.is_multiway and not others else f"{layout.text} ({layout.main.kind})"
+        return text + (" + residual" if any(placed.has_residual for placed in layout.joins) else "")
 
     def losses(self, history: History, stream: int) -> Iterator[str]:
         """How many of a stream's records were rejected or late, of how many, and why. The run has had an epoch."""
@@ -118,7 +116,8 @@ def _sink(sink: SinkModel | None) -> str:
 def window_text(window: Window, streams: Sequence[str]) -> str:
     """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``a within 10 s, b within 2 s``, ``100 rows``, ``unbounded``."""
     if window.kind is WindowKind.ROWS:
-        return f"{window.rows:,} rows"
+        alike = len(set(window.each)) <= 1
+        return f"{window.rows:,} rows" if alike else ", ".join(f"{name} {n:,} rows" for name, n in zip(streams, window.each, strict=True))
     if window.kind is WindowKind.UNBOUNDED:
         return "unbounded"
     if window.each:

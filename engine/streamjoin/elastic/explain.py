@@ -127,7 +127,7 @@ def _ways(reordering: Reordering) -> list[str]:
     text = (
         f"It was decided by {rates} tuples/s, {held} held tuples, and edges that {shares} of all pairs match by; a round of the exchange "
         f"took {exchange.round_seconds * 1e3:.3g} ms, and each of {counted(exchange.tasks, 'task')} sent "
-        f"{bytes_text(exchange.bytes_per_second)}."
+        f"{bytes_text(exchange.bytes_per_second)}; a pair took {exchange.pair_seconds * 1e9:.3g} ns."
     )
     return [*_aligned(rows, left=(0, 1, 3)), "", text]
 

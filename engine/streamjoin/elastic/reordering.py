@@ -6,7 +6,7 @@ The driver chooses ways by itself (:mod:`streamjoin.elastic.sequences`); here is
 from __future__ import annotations
 
 from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering, WayChange
-from streamjoin.elastic.sequences import Flowing, Way, Ways, bytes_text, counted, how_text, order_text, priced, rounds_of
+from streamjoin.elastic.sequences import Flowing, Way, Ways, bytes_text, count_text, counted, how_text, order_text, priced, rounds_of
 from streamjoin.elastic.settings import Mode
 from streamjoin.language.graph import JoinGraph
 
@@ -16,22 +16,22 @@ def reordered(
 ) -> Decision:
     """The entry for a change from some ways to others, which both are priced by what was measured then. ``join``: its name, where there are
     several. O(streams³)."""
-    prices = [
-        tuple(priced(graph, flowing, head, way).bytes_per_second for way in (old, new))
-        for head, (old, new) in enumerate(zip(before, after, strict=True))
-    ]
+    was, now = ([priced(graph, flowing, head, way) for head, way in enumerate(ways)] for ways in (before, after))
     changes = tuple(
-        WayChange(graph.streams[head], way_text(graph, old), way_text(graph, new), *prices[head])
-        for head, (old, new) in enumerate(zip(before, after, strict=True))
-        if old != new
+        WayChange(name, way_text(graph, old.way), way_text(graph, new.way), old.bytes_per_second, new.bytes_per_second)
+        for name, old, new in zip(graph.streams, was, now, strict=True)
+        if old.way != new.way
     )
     rounds = rounds_of(before), rounds_of(after)
-    totals = sum(old for old, _ in prices), sum(new for _, new in prices)
-    seconds = tuple(flowing.exchange.seconds(count, nbytes) for count, nbytes in zip(rounds, totals, strict=True))
+    seconds = tuple(
+        flowing.exchange.seconds(count, sum(each.load for each in ways)) for count, ways in zip(rounds, (was, now), strict=True)
+    )
+    sent = [bytes_text(sum(each.bytes_per_second for each in ways)) for ways in (was, now)]
+    pairs = [count_text(sum(each.pairs for each in ways)) for ways in (was, now)]
     which = ", ".join(change.stream for change in changes)
     sentence = (
         f"{'' if join is None else f'{join}: '}new tuples of {which} meet the other streams in another way, by which "
-        f"{bytes_text(totals[1])} in place of {bytes_text(totals[0])} are expected to be sent, "
+        f"{sent[1]} in place of {sent[0]} are expected to be sent, and {pairs[1]} in place of {pairs[0]} pairs/s to be looked at, "
         f"in {counted(rounds[1], 'round')} in place of {rounds[0]}: "
         f"{_milliseconds(seconds[1])} of an epoch in place of {_milliseconds(seconds[0])}"
     )

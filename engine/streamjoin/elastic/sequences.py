@@ -1,12 +1,13 @@
 """In which order new tuples of each stream meet the others, of a join of three and more, and how: by the formulas of Tran and Lee, from
 what is measured.
 
-Every order along the edges of the join graph finds the same results; they differ in what is sent. So does, in each step but the first, how
-partial results and the next stream meet (:mod:`~streamjoin.elastic.distribution`). Partial results have their members' tuples, or, where
-a way *fetches*, only what later steps read of them: what the output reads besides is asked for in the end, of complete results alone (late
-materialization). What a step gives is as wide and as much however it was done, so its price depends on no other step's.
+Every order along the edges of the join graph finds the same results; they differ in how many pairs are looked at, and in what is sent.
+What is sent depends, in each step but the first, also on how partial results and the next stream meet
+(:mod:`~streamjoin.elastic.distribution`). Partial results have their members' tuples, or, where a way *fetches*, only what later steps read
+of them: what the output reads besides is asked for in the end, of complete results alone (late materialization). What a step gives is as
+wide and as much however it was done, so its price depends on no other step's.
 
-Always holds: the same arguments give the same ways; and another way is taken only where it is expected to send less by ``GAIN``, so that
+Always holds: the same arguments give the same ways; and another way is taken only where it is expected to take less by ``GAIN``, so that
 measurements that waver change nothing.
 """
 
@@ -75,7 +76,7 @@ def rounds_of(ways: Ways) -> int:
 
 
 GAIN = 0.8
-"""A way is replaced by one that is expected to send at most so much of what it does."""
+"""A way is replaced by one whose load is expected to be at most so much of its own."""
 MOST_SHOWN = 3
 """Of more ways than so many beside the chosen one, people are shown the best and the worst."""
 _ASSUMED_BAND, _ASSUMED_RANGE = 0.01, 0.3
@@ -122,7 +123,7 @@ class StepPrice:
 
 @dataclass(frozen=True)
 class Priced:
-    """What a way is expected to send."""
+    """What a way is expected to take."""
 
     way: Way
     tuples: tuple[float, ...]
@@ -130,6 +131,10 @@ class Priced:
     bytes_per_second: float
     """Of partial results, of what is asked and brought for them, and of what is fetched. New tuples themselves are sent whatever the way,
     to be held."""
+    pairs: float
+    """Looked at per second in all of its steps: those that the main predicates and the window admit."""
+    load: float
+    """Bytes per second that take as long as both: what is sent, and the pairs."""
 
     @property
     def rounds(self) -> int:
@@ -148,8 +153,8 @@ def steps_of(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> list[St
 
 
 def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
-    """The best ways for a head, the least bytes first: of each order, with and without fetching, by each number of rounds that its steps
-    can take, the cheapest distributions. Of all its 2 (streams - 1)! 4^(streams - 2) ways at most, none sends less in as many rounds.
+    """The best ways for a head, the least load first: of each order, with and without fetching, by each number of rounds that its steps
+    can take, the cheapest distributions. Of all its 2 (streams - 1)! 4^(streams - 2) ways at most, none takes less in as many rounds.
 
     O((streams - 1)! streams²).
     """
@@ -159,8 +164,8 @@ def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
 def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
     """The ways that are expected to take least; ``current`` ones stay where others are not better by ``GAIN``.
 
-    Rounds are the same for all sequences, as they go on together. So for each number of rounds the ways of each head that send least
-    within it are found, and of these that number is taken at which the time of the rounds and of the bytes is the least in all. From
+    Rounds are the same for all sequences, as they go on together. So for each number of rounds the ways of each head with the least load
+    within it are found, and of these that number is taken at which the time of the rounds and of the load is the least in all. From
     the current number of rounds another one is gone to only where what that saves is more than what it costs by ``GAIN``.
     """
     pricing, streams = _Pricing(graph, flowing), range(len(graph.streams))
@@ -168,21 +173,21 @@ def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
     now = [pricing.of(head, way) for head, way in enumerate(current)]
 
     def within(rounds: int) -> tuple[list[Priced], float]:
-        """The ways by head, and what they send per second."""
+        """The ways by head, and their load."""
         ways = []
         for head in streams:
             best = next(each for each in found[head] if each.rounds <= rounds)
-            stays = bool(now) and now[head].rounds <= rounds and best.bytes_per_second > GAIN * now[head].bytes_per_second
+            stays = bool(now) and now[head].rounds <= rounds and best.load > GAIN * now[head].load
             ways.append(now[head] if stays else best)
-        return ways, sum(each.bytes_per_second for each in ways)
+        return ways, sum(each.load for each in ways)
 
     fewest = len(streams) - 2
     base = rounds_of(current) if current else fewest
-    ways, sent = within(base)
-    best, least = ways, exchange.seconds(base, sent)
+    ways, load = within(base)
+    best, least = ways, exchange.seconds(base, load)
     for rounds in sorted({each.rounds for of_head in found for each in of_head} - {base}):
         others, of_others = within(rounds)
-        more, saved = exchange.seconds(rounds - base, 0.0), exchange.seconds(0.0, sent - of_others)
+        more, saved = exchange.seconds(rounds - base, 0.0), exchange.seconds(0.0, load - of_others)
         is_clear = saved > more / GAIN if rounds > base else saved > more * GAIN
         seconds = exchange.seconds(rounds, of_others)
         if is_clear and seconds < least:
@@ -202,7 +207,21 @@ class _Pricing:
     def of(self, head: int, way: Way) -> Priced:
         steps, tuples, fetching = self.along(head, way.order, fetches=way.fetches)
         sent = sum(step.bytes_per_second[way.distribution(1 + at)] for at, step in enumerate(steps))
-        return Priced(way, tuples, sent + fetching)
+        return self._priced(head, way, tuples, sent + fetching)
+
+    def _priced(self, head: int, way: Way, tuples: tuple[float, ...], sent: float) -> Priced:
+        pairs = self._pairs(head, way.order, tuples)
+        return Priced(way, tuples, sent, pairs, sent + self._flowing.exchange.bytes_for(pairs))
+
+    def _pairs(self, head: int, order: Sequence[int], tuples: Sequence[float]) -> float:
+        """Per second that this order looks at; ``tuples``: what its steps find."""
+        flowing, joined, total = self._flowing, frozenset((head,)), 0.0
+        for rate, stream in zip((flowing.rates[head], *tuples), order, strict=False):
+            edge = self._graph.edge_to(stream, joined)
+            assert edge is not None, "an order of the graph"
+            total += rate * flowing.held[stream] * _share((flowing.admitted or flowing.selectivities)[self._edges[edge]])
+            joined |= {stream}
+        return total
 
     def best(self, head: int) -> list[Priced]:
         """As :func:`alternatives`."""
@@ -211,8 +230,8 @@ class _Pricing:
             for fetches in (False, True):
                 steps, tuples, fetching = self.along(head, order, fetches=fetches)
                 for distributions, sent in _cheapest(steps):
-                    found.append(Priced(Way(order, fetches, distributions), tuples, sent + fetching))
-        return sorted(found, key=lambda each: (each.bytes_per_second, each.rounds))
+                    found.append(self._priced(head, Way(order, fetches, distributions), tuples, sent + fetching))
+        return sorted(found, key=lambda each: (each.load, each.rounds))
 
     def along(self, head: int, order: Sequence[int], *, fetches: bool) -> tuple[list[StepPrice], tuple[float, ...], float]:
         """Of an order: its steps but the first, what each step finds, and what is fetched, the last two per second."""
@@ -298,12 +317,13 @@ def _assumed(edge: Edge, held: float) -> float:
 
 
 def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
-    """The way of each stream's new tuples and what it sends, beside other ones: tables for people.
+    """The way of each stream's new tuples and what it takes, beside other ones: tables for people.
 
     ``ways``: those that are taken; without them, those that would be chosen.
     """
     ways = ways or choose(graph, flowing)
-    rows = [("new tuples of", "meet, in this order", "and", "rounds", "found per second, by step", "sent between steps")]
+    heading = "new tuples of", "meet, in this order", "and", "rounds", "found per second, by step", "pairs per second", "sent between steps"
+    rows = [heading]
     for head, way in enumerate(ways):
         rows.append((graph.streams[head], *_cells(graph, priced(graph, flowing, head, way))))
         best: dict[tuple[tuple[int, ...], bool], Priced] = {}
@@ -322,16 +342,14 @@ def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
             steps.append((names, graph.streams[step.stream], *cells, way.distribution(1 + at).value))
             members.append(step.stream)
     exchange = flowing.exchange
+    took = exchange.seconds(rounds_of(ways), sum(priced(graph, flowing, head, way).load for head, way in enumerate(ways)))
     rounds = (
         f"{counted(rounds_of(ways), 'round')} of {exchange.round_seconds * 1e3:.3g} ms, and "
-        f"{bytes_text(exchange.bytes_per_second)} of {counted(exchange.tasks, 'task')}, each: "
-        f"{exchange.seconds(rounds_of(ways), _sent(graph, flowing, ways)) * 1e3:.3g} ms of an epoch of {exchange.epoch_seconds:.3g} s"
+        f"{bytes_text(exchange.bytes_per_second)} of {counted(exchange.tasks, 'task')}, each, "
+        f"and {exchange.pair_seconds * 1e9:.3g} ns a pair: "
+        f"{took * 1e3:.3g} ms of an epoch of {exchange.epoch_seconds:.3g} s"
     )
     return [*_aligned(rows), "", *_aligned(steps), "", rounds]
-
-
-def _sent(graph: JoinGraph, flowing: Flowing, ways: Ways) -> float:
-    return sum(priced(graph, flowing, head, way).bytes_per_second for head, way in enumerate(ways))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -339,9 +357,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str, str, str]:
-    found = ", ".join(f"{tuples:,.0f}" if tuples >= 1 else f"{tuples:.2g}" for tuples in each.tuples)
-    return order_text(graph, each.way), how_text(each.way), str(each.rounds), found, bytes_text(each.bytes_per_second)
+def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str, str, str, str]:
+    found = ", ".join(map(count_text, each.tuples))
+    sent = bytes_text(each.bytes_per_second)
+    return order_text(graph, each.way), how_text(each.way), str(each.rounds), found, count_text(each.pairs), sent
 
 
 def order_text(graph: JoinGraph, way: Way) -> str:
@@ -357,6 +376,11 @@ def how_text(way: Way) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def count_text(count: float) -> str:
+    """Whole, or two digits of what is less than one."""
+    return f"{count:,.0f}" if count >= 1 else f"{count:.2g}"
 
 
 def bytes_text(per_second: float) -> str:

@@ -34,8 +34,8 @@ class Compiled:
     def __init__(self, config: Config) -> None:
         self.config = config
         places = self.places = config.layout.places
-        graphs = config.layout.graphs
-        parts = dict(zip((placed.join for placed in graphs), numbered(graphs, len(config.joins)), strict=True))
+        multiway = config.layout.multiway
+        parts = dict(zip((placed.join for placed in multiway), numbered(multiway, len(config.joins)), strict=True))
         none = slice(0), range(0)
         self.joins = tuple(JoinOperator(number, join, config, *parts.get(number, none)) for number, join in enumerate(config.joins))
         self.tracked = tuple(sorted({place for join in self.joins for place in join.tracked}))
@@ -45,7 +45,7 @@ class Compiled:
                 stream,
                 config.window,
                 tuple(place for place, held in enumerate(places) if held.stream == number),
-                [tuple(place for place in placed.places if places[place].stream == number) for placed in config.layout.graphs],
+                [tuple(place for place in placed.places if places[place].stream == number) for placed in multiway],
                 [join.type for join in config.joins if number in (join.streams[side] for side in join.type.tracked)],
             )
             for number, stream in enumerate(config.streams)

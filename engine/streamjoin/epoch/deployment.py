@@ -45,9 +45,11 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate, seeded
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
+from streamjoin.retention import expected_of_sides
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import deployed
 from streamjoin.state.blocks import DOWNLOADS, Block, load_all
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage, StorageError
@@ -95,7 +97,7 @@ def first_plan(
         volumes = [of_streams[place.stream] for place in layout.places]
         known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if layout.is_keyed else None for keys in levels])
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
-        return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
+        return deployed(job.lying(layout), known, layout.main, tuple_bytes=sampled, held=volumes)
 
     if any(layout.is_apart for layout in job.layouts):
         made = {layout: deployment(layout) for layout in job.layouts}
@@ -103,8 +105,7 @@ def first_plan(
     else:
         layout = choose(job.layouts, encoded)
         made = {layout: deployment(layout)}
-    if len(job.joins) > 1 or not layout.graphs:
-        checkpoint = checkpoint.on(Floors.of(layout, [join.name for join in job.joins], job.window))
+    checkpoint = checkpoint.on(Floors.of(layout, [join.name for join in job.joins], job.window))
     return _deployed(checkpoint, layout.main, made[layout])
 
 
@@ -117,7 +118,7 @@ def plan_as_asked(job: Job, checkpoint: Checkpoint, storage: Storage) -> Deploye
     scheme = Scheme.from_json(checkpoint.plan.scheme)
     if scheme.model == job.model and job.min_workers <= scheme.tasks <= job.max_workers:
         return Deployed(checkpoint)
-    lying, _ = as_it_lies(job, checkpoint, storage.url)
+    lying = as_it_lies(job, checkpoint, storage.url)
     layout = lying.layouts[0]
     held, samples = _held(checkpoint, layout, storage)
     deployment = _for_held(lying, checkpoint, layout, held, samples)
@@ -140,7 +141,6 @@ def other_joins(
 ) -> Deployed:
     """The checkpoint with the manifest's joins, and a plan for what is held of those that it had, and what is expected of those that were
     added, whose predicate is chosen by a sample of what comes next. Raises CheckpointMismatch."""
-    floors = floors_of(job, checkpoint, changes, storage.url)
     added: Layout | None = None
     samples: list[list[pa.RecordBatch]] = [[] for _ in sources]
     if changes.added:
@@ -150,7 +150,7 @@ def other_joins(
             [_encoded(samples[held.stream], held.key, job.streams[held.stream], checkpoint.seed) for held in each.places] for each in found
         ]
         added = choose(found, encoded) if len(changes.added) == 1 else found[0]
-    lying, after, was = continued(job, checkpoint, changes, floors, added, storage.url)
+    lying, after, was = continued(job, checkpoint, changes, added, storage.url)
     layout = lying.layouts[0]
     held, sampled = _held(after, layout, storage)
     for number, place in enumerate(layout.places):
@@ -172,8 +172,8 @@ def _for_held(job: Job, checkpoint: Checkpoint, layout: Layout, held: list[float
     """A plan for what is held, or what is expected where that is more."""
     known = _statistics(layout.places, held, samples)
     totals = [side.tuples for side in known.sides]
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.expected_tuples(), strict=True))
-    return job.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, expected_of_sides(job), strict=True))
+    return deployed(job, known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
 
 
 _Sampled = tuple[np.ndarray, np.ndarray]
@@ -206,13 +206,12 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
     return Deployed(replace(checkpoint, plan=plan, state=replace(checkpoint.state, tokens={})), deployment.warning)
 
 
-def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> tuple[Job, Floors | None]:
-    """The job with the layout alone that the checkpoint's blocks are sorted by, and its floors (None: of one join over three and more
-    streams, for which checkpoints have none). Raises CheckpointMismatch when the joins no longer have it."""
-    floors = floors_of(job, checkpoint, JoinChanges(), location)
-    lying = job.continuing(floors)
+def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> Job:
+    """The job with the layout alone that the checkpoint's blocks are sorted by. Raises CheckpointMismatch when the joins no longer have
+    it."""
+    lying = job.continuing(floors_of(checkpoint))
     if lying is not None:
-        return lying, None if checkpoint.plan.floors is None and lying.graphs and len(lying.joins) == 1 else floors
+        return lying
     raise CheckpointMismatch(
         f"{location}: its tuples are sorted by the key of {checkpoint.plan.main}, which the conditions in spec.joins no longer offer"
         f" to model {job.model}; use the version or the model that wrote it, or choose a new checkpoint.location"
@@ -231,10 +230,7 @@ def make_config(job: Job, seed: int, query: str, storage: Storage, sources: Sequ
             )
             for each in job.streams
         ),
-        joins=tuple(
-            Join(each.name, each.type, each.streams, each.window, each.where, each.output, predicate, layout.indexes(number))
-            for number, (each, predicate) in enumerate(zip(job.joins, layout.predicates, strict=True))
-        ),
+        joins=tuple(Join(each.name, each.type, each.streams, each.window, each.where, each.output) for each in job.joins),
         layout=layout,
         window=job.window,
         storage=storage,

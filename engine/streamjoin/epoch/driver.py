@@ -58,6 +58,7 @@ from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, UnavailableError
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
+from streamjoin.retention import to_end
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
@@ -241,7 +242,7 @@ class Driver:
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
-            ended = self.job.to_end({block.place for block in self.checkpoint.state.blocks})
+            ended = to_end(self.job, {block.place for block in self.checkpoint.state.blocks})
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None
@@ -383,9 +384,8 @@ class Driver:
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
-        self.job, floors = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
+        self.job = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
-        checkpoint = checkpoint.on(floors)
         self._flows = Flows(self.job, checkpoint.plan.ways, checkpoint.plan.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))

@@ -18,6 +18,7 @@ from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph, numbered
+from streamjoin.sizing import carried_bytes
 from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
@@ -76,7 +77,7 @@ class Flow:
             [count / pairs if pairs >= LEAST_PAIRS else guess for guess, pairs, count in zip(unknown, self._pairs, counts, strict=True)]
             for counts in (self._found, self._met)
         )
-        by_condition, by_output = zip(*self._job.carried_bytes(self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
+        by_condition, by_output = zip(*carried_bytes(self._job, self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
         of_streams = tuple(rates[stream] for stream in self._placed.streams)
         window = self._job.joins[self._placed.join].window.kind.value
         return Flowing(of_streams, tuple(held), by_condition, by_output, tuple(measured), tuple(admitted), window, exchange)
@@ -112,16 +113,17 @@ class Flows:
 
     def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
         """``ways`` and ``flowing``: of the last commit; empty before the first."""
-        parts = zip(job.graphs, numbered(job.graphs, len(job.joins)), strict=True)
+        parts = zip(job.multiway, numbered(job.multiway, len(job.joins)), strict=True)
         self._of_joins = [(Flow(job, placed, ways[heads]), heads, steps) for placed, (heads, steps) in parts]
         first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
-        before = [Flowing.from_json(known).exchange for known in _of_each(job.graphs, flowing or {}) if known]
+        before = [Flowing.from_json(known).exchange for known in _of_each(job.multiway, flowing or {}) if known]
         self._pace = Pace(before[0] if before else first)
 
     def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
         if self._of_joins:
-            self._pace.add(rounds_in(reports), after.committed_at or 0.0)
+            pairs = sum(report.candidates for report in reports)
+            self._pace.add(rounds_in(reports), after.committed_at or 0.0, pairs, sum(report.seconds.get("join", 0.0) for report in reports))
         for flow, heads, steps in self._of_joins:
             flow.add(ways[heads], steps, reports, after)
 

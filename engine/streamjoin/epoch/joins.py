@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamjoin.epoch.fingerprint import JoinChanges
+from streamjoin.epoch.fingerprint import JoinChanges, fingerprint
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.results import SINK
 from streamjoin.io.deadletter import TAG
@@ -28,18 +28,11 @@ from streamjoin.state.blocks import Block
 from streamjoin.state.checkpoint import Checkpoint
 
 
-def floors_of(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Floors:
-    """The floors on which the tuples of a checkpoint lie. Raises CheckpointMismatch where the manifest's joins cannot say it."""
-    if (lying := checkpoint.plan.lying) is not None:
-        return lying
-    had = [join.name for join in job.joins if join.name not in changes.added]
-    for layout in () if changes.removed else _layouts(job, had):
-        if str(layout.main) == checkpoint.plan.main:
-            return Floors.of(layout, had, job.window)
-    raise CheckpointMismatch(
-        f"{location}: its tuples are sorted by the key of {checkpoint.plan.main}, which the conditions in spec.joins no longer offer; "
-        "use the version or the manifest that wrote it, or choose a new checkpoint.location"
-    )
+def floors_of(checkpoint: Checkpoint) -> Floors:
+    """The floors on which the tuples of a checkpoint with a plan lie."""
+    floors = checkpoint.plan.floors
+    assert floors is not None, "they come with the first plan"
+    return floors
 
 
 def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Checkpoint:
@@ -59,9 +52,8 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
             )
         return {**{field: of for field, of in value.items() if field != "join"}, **({"join": known[name]} if known[name] else {})}
 
-    lying = checkpoint.plan.lying
-    if lying is not None and changes.alone is not None:
-        checkpoint = checkpoint.on(lying.of_one(changes.alone))
+    if checkpoint.plan.floors is not None and changes.alone is not None:
+        checkpoint = checkpoint.on(checkpoint.plan.floors.renamed(changes.alone))
     output = checkpoint.output
     kept = (place for place in output.places if place["of"] != SINK or (place.get("join") or alone) in known)
     places = tuple(named(place) if place["of"] == SINK else place for place in kept)
@@ -72,7 +64,7 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
     """The layouts that could serve the joins that were added, best static choice first; of several, that of floors, if there is one."""
     found = _layouts(job, changes.added)
-    return tuple(layout for layout in found if layout.floors) or found
+    return tuple(layout for layout in found if layout.has_floors) or found
 
 
 def _layouts(job: Job, joins: Collection[str]) -> tuple[Layout, ...]:
@@ -86,13 +78,14 @@ def _layouts(job: Job, joins: Collection[str]) -> tuple[Layout, ...]:
 
 
 def continued(
-    job: Job, checkpoint: Checkpoint, changes: JoinChanges, floors: Floors, added: Layout | None, location: str
+    job: Job, checkpoint: Checkpoint, changes: JoinChanges, added: Layout | None, location: str
 ) -> tuple[Job, Checkpoint, tuple[int | None, ...]]:
     """The job and the checkpoint with the manifest's joins, those that were added as in ``added``; and by place, which place that was.
 
     What was staged must be visible. O(blocks). Raises CheckpointMismatch.
     """
-    left, numbers = floors.without(changes.removed)
+    floors = floors_of(checkpoint)
+    left, place_of = floors.without(changes.removed)
     left = left.held_for([join.window for join in job.joins if len(join.streams) == len(SIDES)])
     after = left if added is None else _beside(left, Floors.of(added, list(changes.added), left.window), location)
     lying = job.continuing(after)
@@ -101,15 +94,16 @@ def continued(
             f"spec.scheme.model: {job.model} divides along keys, and a join that the checkpoint was made with has none; choose another"
             f" model, or a new checkpoint.location (this one is {location})"
         )
-    place_of = floors.place_of(after, numbers)
     was: list[int | None] = [None] * len(lying.places)
     for before, now in place_of.items():
         was[now] = before
     known = tags(join.name for join in job.joins)
     expired = [None if place is None else checkpoint.state.expired[place] for place in was]
-    of_pairs = len(lying.places_of_pairs)
-    for place in range(0, of_pairs, len(SIDES)):
-        expired[place : place + 2] = left.window.expired_within(floors.window, tuple(expired[place : place + 2]))
+    for name, placed in left.joins.items():
+        if not placed.is_multiway:
+            bounds = tuple(checkpoint.state.expired[place] for place in floors.joins[name].places)
+            for place, bound in zip(placed.places, left.window.expired_within(floors.window, bounds), strict=True):
+                expired[place] = bound
     held, on = checkpoint.state, checkpoint.on(after)
     moved = replace(
         on,
@@ -124,13 +118,13 @@ def continued(
         ),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
         losses=checkpoint.losses.without_memories(),
-        fingerprint=job.fingerprint(),
+        fingerprint=fingerprint(job),
     )
     return lying, moved, tuple(was)
 
 
 def _beside(left: Floors, added: Floors, location: str) -> Floors:
-    if not left.floors and not left.graphs:
+    if not left.floors:
         return added
     try:
         return left.beside(added)

@@ -35,9 +35,9 @@ def losses_after(
     O(areas x joins + splits x areas + blocks).
     """
     assert after.committed_at is not None
-    by_area = not job.graphs and not is_chain
+    by_area = not job.multiway and not is_chain
     counted = {
-        join.name: Counted(job.layouts[0].places_of(number) if by_area else join.streams, _reach(join.window))
+        join.name: Counted(job.layouts[0].joins[number].places if by_area else join.streams, _reach(join.window))
         for number, join in enumerate(job.joins)
         if join.type is JoinType.INNER
     }

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.epoch.fingerprint import fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
@@ -114,13 +115,13 @@ def checkpoint_after(
         ),
         output=replace(last.output, fed=fed),
         totals=_totals(job, last, epoch, reports, results),
-        fingerprint=job.fingerprint(),
+        fingerprint=fingerprint(job),
         claims=0,
         clock=max(last.clock, now),
         committed_at=now,
     )
-    if spec.ended and (lying := last.plan.lying) is not None:
-        after = after.on(lying.emptied(spec.ended))
+    if spec.ended and last.plan.floors is not None:
+        after = after.on(last.plan.floors.emptied(spec.ended))
     is_chain = current.scheme.model == HANDSHAKE
     after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
     return results.committed_by(after)
@@ -158,13 +159,10 @@ def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
 def _since(job: Job, number: int, released: Ends, late: Ends) -> int | None:
     """What no event time is before that a join's results are made from, in an epoch with these bounds: a pair's are within the window of a
     tuple that is not late, and a tuple comes alone when it expires, or at once. None: not known."""
-    join, layout = job.joins[number], job.layouts[0]
-    placed = layout.graph_of(number)
-    if placed is not None:
-        expired = tuple(released[place] for place in placed.places)
-    else:
-        left, right = layout.places_of(number)
-        expired = join.window.expired_within(job.window, (released[left], released[right]))
+    join, placed = job.joins[number], job.layouts[0].joins[number]
+    expired = tuple(released[place] for place in placed.places)
+    if not placed.is_multiway:
+        expired = join.window.expired_within(job.window, expired)
     return _least([*expired, *(late[stream] for stream in join.streams)])
 
 
@@ -211,7 +209,7 @@ def _totals(
     }
     for name, count in sum((Counter(report.messages) for report in reports), Counter[str]()).items():
         once[f"chain/{name}"] = count
-    if job.graphs:
+    if job.multiway:
         stages = [stage for report in reports for stage in report.stages.values()]
         once |= {"partial": sum(stage.sent for stage in stages), "partial_bytes": sum(stage.sent_bytes for stage in stages)}
     totals = {

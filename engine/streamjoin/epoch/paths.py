@@ -24,12 +24,9 @@ from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner, Name, cut
 from streamjoin.kernel.run import is_text, take, text_bytes
 from streamjoin.kernel.types import arrow_schema, held_fields, output_schema
-from streamjoin.language.graph import Edge, JoinGraph, Place
-from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import held_name
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.language.stack import Stack
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Ends, Window
 
 
@@ -49,13 +46,7 @@ class JoinOperator:
         """``number``: its place among the joins. ``paths`` and ``numbers``: of its paths and stages (:func:`numbered`)."""
         self.number, self.name, self.type, self.window, self.streams = number, join.name, join.type, join.window, join.streams
         self.numbers, self._own = numbers, paths
-        placed = config.layout.graph_of(number)
-        if placed is None:
-            self.shape = shape_of_two(number, join, config)
-        else:
-            schemas = tuple(config.streams[stream].schema for stream in placed.streams)
-            marks = LEFT if join.type.tracked else None
-            self.shape = JoinShape(join.name, placed, schemas, join.window, join.where, join.output, marks=marks)
+        self.shape = shape_of(number, join, config)
         self.places = self.shape.placed.places
         """Where its tuples lie; of two streams by side."""
         of_stream = {place.stream: number for number, place in reversed(list(zip(self.places, self.shape.graph.places, strict=True)))}
@@ -125,33 +116,18 @@ OF_TWO: Ways = (Way((RIGHT,)), Way((LEFT,)))
 """Of a join over two streams, which has no others."""
 
 
-def shape_of_two(number: int, join: Join, config: Config) -> JoinShape:
-    """The shape of a join with two streams, the so-manieth join: a graph of one edge."""
-    assert join.predicate is not None
-    main, streams = join.predicate.main, [config.streams[stream] for stream in join.streams]
-    places = tuple(Place(side, side, 0, main.key(side)) for side in SIDES)
-    graph = JoinGraph(
-        tuple(stream.name for stream in streams),
-        places,
-        (Edge((LEFT, RIGHT), main, join.predicate.residual),),
-        checks=(),
-        main=Stack.of((main,)),
-        columns=frozenset(),
-    )
-    slide = join.window.slide_micros
+def shape_of(number: int, join: Join, config: Config) -> JoinShape:
+    """The shape of the so-manieth join."""
+    placed, streams = config.layout.joins[number], [config.streams[stream] for stream in join.streams]
+    schemas = tuple(stream.schema for stream in streams)
+    if placed.is_multiway:
+        return JoinShape(join.name, placed, schemas, join.window, join.where, join.output, marks=LEFT if join.type.tracked else None)
+    slide, has_index = join.window.slide_micros, config.layout.indexes(number)
     slides = None if slide in (0, config.window.slide_micros) else slide
-    left, right = (Indexed(main.key(side) if join.has_index else None, slides) for side in SIDES)
+    left, right = (Indexed(place.key if has_index else None, slides) for place in placed.graph.places)
     types = {(stream.name, field.name): field.type for stream in streams for field in arrow_schema(stream.schema)}
-    return JoinShape(
-        join.name,
-        PlacedGraph(number, graph, join.streams, config.layout.places_of(number)),
-        tuple(stream.schema for stream in streams),
-        join.window,
-        join.where,
-        join.output,
-        (left, right),
-        types if join.type.gives_unmatched else {},
-    )
+    types = types if join.type.gives_unmatched else {}
+    return JoinShape(join.name, placed, schemas, join.window, join.where, join.output, (left, right), types)
 
 
 class Finisher:

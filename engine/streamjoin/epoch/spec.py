@@ -22,7 +22,6 @@ from streamjoin.kernel.keys import scattered
 from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import Layout
-from streamjoin.language.predicate import Predicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Ends, Window
@@ -60,10 +59,6 @@ class Join:
     window: Window
     where: Expression | None
     output: tuple[tuple[str, Expression], ...]
-    predicate: Predicate | None
-    """How it finds its pairs; None: of three and more streams, by the layout's graph."""
-    has_index: bool
-    """Whether by an index of its own (``Layout.indexes``)."""
 
 
 @dataclass(frozen=True)

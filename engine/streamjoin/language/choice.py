@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamjoin.language.graph import JoinGraph
-from streamjoin.language.layout import Layout
-from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate, Predicate
+from streamjoin.language.layout import Layout, PlacedGraph
+from streamjoin.language.predicate import INT64_MAX, INT64_MIN, MainKind, MainPredicate
 
 Array = NDArray[Any]
 
@@ -34,24 +33,19 @@ def choose(layouts: Sequence[Layout], keys: Sequence[Sequence[Array]]) -> Layout
         return layouts[0]
     costs = []
     for layout, of_places in zip(layouts, keys, strict=True):
-        cost = sum(_cost_of_graph(placed.graph, [of_places[place] for place in placed.places]) for placed in layout.graphs)
-        for join, predicate in enumerate(layout.predicates):
-            if predicate is not None:
-                cost += _cost(predicate, *(of_places[place] for place in layout.places_of(join)))
-        costs.append(cost)
+        samples = [[of_places[place] for place in placed.places] for placed in layout.joins]
+        costs.append(sum(_cost(placed, own) for placed, own in zip(layout.joins, samples, strict=True)))
     return layouts[costs.index(min(costs))]
 
 
-def _cost_of_graph(graph: JoinGraph, of_places: Sequence[Array]) -> float:
-    shares = []
+def _cost(placed: PlacedGraph, of_places: Sequence[Array]) -> float:
+    graph, shares = placed.graph, []
+    if not placed.is_multiway:
+        return _admitted(placed.between.main, *of_places) * (_PROBE_COST + (_RESIDUAL_COST if placed.has_residual else 0.0))
     for edge in graph.edges:
         left, right = (of_places[place] for place in edge.places)
         shares.append(math.log(max(0.5, _admitted(edge.main, left, right)) / max(1, len(left) * len(right))))
     return round(sum(shares), 9)
-
-
-def _cost(predicate: Predicate, left: Array, right: Array) -> float:
-    return _admitted(predicate.main, left, right) * (_PROBE_COST + (_RESIDUAL_COST if predicate.residual else 0.0))
 
 
 def _admitted(main: MainPredicate, left: Array, right: Array) -> int:

@@ -36,6 +36,10 @@ class Unmatched:
 class Condition:
     """The ways to evaluate a join's condition, best static choice first; each is complete on its own. Never empty."""
 
+    streams: tuple[str, str]
+    """Their names, by side."""
+    columns: frozenset[tuple[str, str]]
+    """What it reads: streams and columns."""
     candidates: tuple[Predicate, ...]
     unmatched: tuple[Unmatched, ...] = ()
 
@@ -49,8 +53,8 @@ def parse_condition(text: str, streams: Sequence[tuple[str, Schema]]) -> Conditi
     names = tuple(name for name, _ in streams)
     if names[LEFT].casefold() == names[RIGHT].casefold():
         raise SqlError(f"both streams are called {names[LEFT]}", "give them different names")
-    tree = parse_boolean(text, dict(streams)).tree
-    parts = [part for part in conjuncts(tree) if part != Literal(True, BOOLEAN)]
+    condition = parse_boolean(text, dict(streams))
+    parts = [part for part in conjuncts(condition.tree) if part != Literal(True, BOOLEAN)]
     reader = ConjunctReader(names)
     readings = [reader.conjunct(part) for part in parts]
     candidates = sorted(_candidates(parts, readings), key=_static_order)
@@ -59,7 +63,7 @@ def parse_condition(text: str, streams: Sequence[tuple[str, Schema]]) -> Conditi
     unmatched = [
         Unmatched(render(part), reading.reason) for part, reading in zip(parts, readings, strict=True) if not any(reading.alternatives)
     ]
-    return Condition(tuple(candidates), tuple(unmatched))
+    return Condition((names[LEFT], names[RIGHT]), condition.columns, tuple(candidates), tuple(unmatched))
 
 
 def _text(parts: Sequence[Node]) -> str | None:

@@ -1,6 +1,6 @@
-"""Which join finds its pairs on which floor (:mod:`~streamjoin.language.stack`), and for what window tuples are held: what has to be known
-of several joins to go on with them where some of them were added or removed. Joins over the same two streams may share floors; a join over
-three and more has floors of its own, after those.
+"""Where the tuples of each join lie (:mod:`~streamjoin.language.stack`), and for what window they are held: what has to be known of several
+joins to go on with them where some of them were added or removed. Joins over the same two streams may share a floor; a join over three and
+more has floors of its own.
 
 A join that is added has floors of its own, which begin with nothing: so it sees what comes from then on, as if it ran alone, and nothing
 that the others hold is touched. A floor goes with the last of its joins.
@@ -12,99 +12,51 @@ its joins bound together may be narrower then.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamjoin.language.condition import Condition
-from streamjoin.language.graph import JoinGraph, Place
-from streamjoin.language.layout import Equality, Layout, Pair, PlacedGraph, Streams, by_keys, places_among, places_on
+from streamjoin.language.graph import JoinGraph, Place, pair_graph
+from streamjoin.language.layout import Equality, Layout, PlacedGraph, Streams, by_keys, places_among, stacked
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import SIDES
-from streamjoin.language.stack import MOST_FLOORS, Stack
+from streamjoin.language.stack import MOST_FLOORS
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind, widest
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What tuples of one floor lie by."""
+    """What tuples of one floor lie by, besides the keys of its places."""
 
     kind: MainKind
-    keys: tuple[KeyExpression, ...]
-    """By side; empty for ALL."""
-    streams: Pair = SIDES
-    """By side, whose tuples lie here."""
     born: int = 0
     """How often joins had been added, or floors emptied, before it began: it holds no tuple that came before, as earlier ones may."""
 
-    def to_json(self) -> list[Any]:
-        return [self.kind, list(map(_key_json, self.keys)), list(self.streams), self.born]
-
-    @classmethod
-    def from_json(cls, values: Sequence[Any]) -> Floor:
-        kind, keys, streams, born = values
-        return cls(MainKind(kind), tuple(_key(*key) for key in keys), tuple(streams), born)
-
-    def predicate(self, condition: Condition) -> Predicate | None:
-        """How a join on this condition finds its pairs here; None: it cannot."""
-        if self.kind is MainKind.ALL:
-            return condition.candidates[0]
-        for candidate in condition.candidates:
-            if (candidate.main.kind, candidate.main.keys) == (self.kind, self.keys):
-                return candidate
-        return by_keys(condition, self._equalities).get(self.keys) if self.kind is MainKind.RANGE else None
-
-    @property
-    def _equalities(self) -> frozenset[Equality]:
-        """Those that a hash stands for."""
-        left, right = self.keys
-        if left.encoding is not Encoding.HASH:
-            return frozenset()
-        return frozenset(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))
-
-    def main(self, predicates: Sequence[MainPredicate]) -> MainPredicate:
+    def main(self, mains: Sequence[MainPredicate]) -> MainPredicate:
         """The main predicate of the floor of joins with these."""
-        if self.kind is MainKind.ALL and (len(predicates) > 1 or predicates[0].kind is not MainKind.ALL):
+        if self.kind is MainKind.ALL and (len(mains) > 1 or mains[0].kind is not MainKind.ALL):
             return MainPredicate(MainKind.ALL)
-        return hull(predicates)
+        return hull(mains)
 
 
 @dataclass(frozen=True, slots=True)
-class GraphFloors:
-    """What tuples of a join over three and more streams lie by."""
+class Placed:
+    """Where the tuples of a join lie."""
 
+    places: tuple[int, ...]
+    """By place of its graph."""
     main: str
-    """Of its graph, as text."""
-    floors: int
-    places: tuple[Place, ...]
-    """Their streams are numbered among all, their floors by themselves."""
-    born: int = 0
-    """As ``Floor.born``, of all its floors."""
+    """The main predicate of its graph, written out."""
 
-    @classmethod
-    def of(cls, placed: PlacedGraph) -> GraphFloors:
-        return cls(str(placed.graph.main), len(placed.graph.main.floors), places_among(placed.graph, placed.streams, 0))
+    @property
+    def is_multiway(self) -> bool:
+        """Whether the join is over three and more streams."""
+        return len(self.places) > len(SIDES)
 
-    def to_json(self) -> dict[str, Any]:
-        places = [[place.stream, place.side, place.floor, None if place.key is None else _key_json(place.key)] for place in self.places]
-        return {"main": self.main, "floors": self.floors, "places": places, "born": self.born}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> GraphFloors:
-        places = (Place(stream, side, floor, None if key is None else _key(*key)) for stream, side, floor, key in values["places"])
-        return cls(values["main"], values["floors"], tuple(places), values["born"])
-
-    def graph(self, graphs: Iterable[JoinGraph], streams: Streams) -> JoinGraph | None:
-        """The one of these graphs, over these streams, by which tuples lie so; None: there is none."""
-        return next((each for each in graphs if (str(each.main), places_among(each, streams, 0)) == (self.main, self.places)), None)
-
-
-def _key_json(key: KeyExpression) -> list[Any]:
-    return [list(key.sql), [[of.name, of.precision, of.scale] for of in key.types], key.encoding]
-
-
-def _key(sql: Sequence[str], types: Sequence[Sequence[Any]], encoding: str) -> KeyExpression:
-    return KeyExpression(tuple(sql), tuple(DataType(TypeName(name), *digits) for name, *digits in types), Encoding(encoding))
+    def moved(self, places: Mapping[int, int]) -> Placed:
+        """The same where its places have these numbers."""
+        return replace(self, places=tuple(map(places.__getitem__, self.places)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,143 +74,117 @@ class Floors:
     """See the module."""
 
     floors: tuple[Floor, ...]
-    """Of joins over two streams."""
-    joins: Mapping[str, int]
-    """By join over two streams, its floor."""
+    places: tuple[Place, ...]
+    """Where tuples are held, as in the layout."""
+    joins: Mapping[str, Placed]
     window: Window
     """What is held is held for this one, of joins over two streams. A join over three and more holds what it needs for its own."""
-    graphs: Mapping[str, GraphFloors] = field(default_factory=dict)
-    """By join over three and more streams, in the order of their floors."""
 
     @classmethod
     def of(cls, layout: Layout, joins: Sequence[str], window: Window) -> Floors:
         """Those of a layout. ``joins``: their names, in the layout's order."""
-        mains = layout.main.floors if isinstance(layout.main, Stack) else (layout.main,)
-        numbers, pairs = layout.floors or (0,) * len(joins), layout.pairs or (() if layout.graphs else (SIDES,) * len(mains))
-        floors = tuple(Floor(main.kind, main.keys, pair) for main, pair in zip(mains, pairs, strict=False))
-        graphs = {joins[placed.join]: GraphFloors.of(placed) for placed in layout.graphs}
-        return cls(floors, {name: floor for name, floor in zip(joins, numbers, strict=True) if name not in graphs}, window, graphs)
+        floors = tuple(Floor(main.kind) for main in layout.floors)
+        placed = {name: Placed(each.places, str(each.graph.main)) for name, each in zip(joins, layout.joins, strict=True)}
+        return cls(floors, layout.places, placed, window)
 
     def to_json(self) -> dict[str, Any]:
         window = self.window
         return {
-            "floors": [floor.to_json() for floor in self.floors],
-            "joins": dict(self.joins),
-            "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows],
-            "graphs": {name: each.to_json() for name, each in self.graphs.items()},
+            "floors": [[floor.kind, floor.born] for floor in self.floors],
+            "places": [[each.stream, each.side, each.floor, None if each.key is None else _key_json(each.key)] for each in self.places],
+            "joins": {name: [list(placed.places), placed.main] for name, placed in self.joins.items()},
+            "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows, list(window.each)],
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Floors:
-        kind, *spans = values["window"]
-        found = {name: GraphFloors.from_json(each) for name, each in values["graphs"].items()}
-        return cls(tuple(map(Floor.from_json, values["floors"])), dict(values["joins"]), Window(WindowKind(kind), *spans), found)
+        kind, before, after, slide, rows, each = values["window"]
+        return cls(
+            tuple(Floor(MainKind(kind), born) for kind, born in values["floors"]),
+            tuple(Place(stream, side, floor, None if key is None else _key(*key)) for stream, side, floor, key in values["places"]),
+            {name: Placed(tuple(places), main) for name, (places, main) in values["joins"].items()},
+            Window(WindowKind(kind), before, after, slide, rows, tuple(each)),
+        )
 
     def layout(self, joins: Mapping[str, Joined]) -> Layout | None:
         """How tuples lie for these joins, by name, in their order; None: a condition does not offer what its join's tuples lie by.
 
         O(joins x candidates).
         """
-        predicates: dict[str, Predicate | None] = {}
-        placed: list[PlacedGraph] = []
-        first = self._first_of_graphs
+        found: list[PlacedGraph] = []
+        mains: list[list[MainPredicate]] = [[] for _ in self.floors]
         for number, (name, join) in enumerate(joins.items()):
-            if isinstance(join.found, Condition):
-                predicates[name] = self.floors[self.joins[name]].predicate(join.found)
-                if predicates[name] is None:
-                    return None
-            else:
-                graph = self.graphs[name].graph(join.found, join.streams)
-                if graph is None:
-                    return None
-                predicates[name], (floor, place) = None, first[name]
-                placed.append(PlacedGraph(number, graph, join.streams, tuple(range(place, place + len(graph.places))), floor))
-        mains = tuple(
-            floor.main([known.main for name, known in predicates.items() if known is not None and self.joins[name] == number])
-            for number, floor in enumerate(self.floors)
-        )
-        if len(mains) == 1 and not placed:
-            return Layout(mains[0], tuple(predicates.values()))
-        placed.sort(key=lambda each: each.floor)
-        mains += tuple(main for each in placed for main in each.graph.main.floors)
-        pairs = tuple(floor.streams for floor in self.floors)
-        return Layout(
-            Stack.of(mains),
-            tuple(predicates.values()),
-            tuple(placed),
-            tuple(self.joins[name] if name in self.joins else first[name][0] for name in predicates),
-            pairs if placed or set(pairs) != {SIDES} else (),
-        )
+            placed, first = self.joins[name], self._first_floor(name)
+            graph = self._graph(placed, join, first)
+            if graph is None:
+                return None
+            found.append(PlacedGraph(number, graph, join.streams, placed.places, first))
+            for floor, main in enumerate(graph.main.floors, first):
+                mains[floor].append(main)
+        of_floors = [floor.main(of_floor) for floor, of_floor in zip(self.floors, mains, strict=True)]
+        main = found[0].graph.main if len(of_floors) == 1 and found[0].is_multiway else stacked(of_floors)
+        return Layout(main, self.places, tuple(found))
+
+    def _graph(self, placed: Placed, join: Joined, first: int) -> JoinGraph | None:
+        """The join's graph whose tuples lie so, on floors from ``first`` on; None: there is none."""
+        own = tuple(self.places[place] for place in placed.places)
+        if isinstance(join.found, Condition):
+            predicate = _predicate(self.floors[first].kind, [place.key for place in own], join.found)
+            return None if predicate is None else pair_graph(join.found.streams, predicate, join.found.columns)
+        graphs = ((str(graph.main), places_among(graph.places, join.streams, first), graph) for graph in join.found)
+        return next((graph for main, places, graph in graphs if (main, places) == (placed.main, own)), None)
+
+    def _first_floor(self, join: str) -> int:
+        return min(self.places[place].floor for place in self.joins[join].places)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of all joins."""
-        return (*self.joins, *self.graphs)
+    def has_pairs(self) -> bool:
+        """Whether any join is over two streams."""
+        return not all(placed.is_multiway for placed in self.joins.values())
 
-    def of_one(self, name: str) -> Floors:
+    @property
+    def groups(self) -> dict[tuple[int, ...], int]:
+        """Places that belong together, each with how often joins had been added before (``Floor.born``): those of a floor of joins over two
+        streams, and those of a join over three and more, where each tuple of a stream is in all of that stream's, or in none."""
+        return {placed.places: self.floors[self._first_floor(name)].born for name, placed in self.joins.items()}
+
+    def renamed(self, name: str) -> Floors:
         """The same of a single join by another name."""
-        joins, graphs = dict.fromkeys([name] if self.joins else [], 0), {name: each for _, each in self.graphs.items()}  # noqa: B035
-        return replace(self, joins=joins, graphs=graphs)
-
-    @property
-    def _first_of_graphs(self) -> dict[str, tuple[int, int]]:
-        """By join over three and more streams, the number of its first floor and of its first place."""
-        floor, place, found = len(self.floors), len(SIDES) * len(self.floors), {}
-        for name, each in self.graphs.items():
-            found[name] = floor, place
-            floor, place = floor + each.floors, place + len(each.places)
-        return found
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """Where tuples are held, as in the layout."""
-        places, first = places_on([(floor.keys, floor.streams) for floor in self.floors]), self._first_of_graphs
-        return places + tuple(
-            replace(place, floor=first[name][0] + place.floor) for name, each in self.graphs.items() for place in each.places
-        )
-
-    @property
-    def born(self) -> tuple[int, ...]:
-        """By floor, how often joins had been added before it was (``Floor.born``)."""
-        return tuple(floor.born for floor in self.floors) + tuple(each.born for each in self.graphs.values() for _ in range(each.floors))
+        (placed,) = self.joins.values()
+        return replace(self, joins={name: placed})
 
     def without(self, removed: Iterable[str]) -> tuple[Floors, dict[int, int]]:
-        """Those that are left when these joins go, and by the number of each of joins over two streams its number then."""
+        """Those that are left when these joins go, and by the number of each place that stays its number then."""
         gone = set(removed)
-        left = {name: floor for name, floor in self.joins.items() if name not in gone}
-        numbers = {floor: number for number, floor in enumerate(sorted(set(left.values())))}
-        floors = tuple(self.floors[floor] for floor in numbers)
-        graphs = {name: each for name, each in self.graphs.items() if name not in gone}
-        return replace(self, floors=floors, joins={name: numbers[floor] for name, floor in left.items()}, graphs=graphs), numbers
+        left = {name: placed for name, placed in self.joins.items() if name not in gone}
+        numbers = {place: number for number, place in enumerate(sorted({place for placed in left.values() for place in placed.places}))}
+        floors = {floor: number for number, floor in enumerate(sorted({self.places[place].floor for place in numbers}))}
+        places = tuple(replace(self.places[place], floor=floors[self.places[place].floor]) for place in numbers)
+        joins = {name: placed.moved(numbers) for name, placed in left.items()}
+        return Floors(tuple(map(self.floors.__getitem__, floors)), places, joins, self.window), numbers
 
     def beside(self, added: Floors) -> Floors:
-        """With these after each of their kind. Raises ValueError where there would be more than ``MOST_FLOORS``."""
-        first, together = len(self.floors), len(self.born) + len(added.born)
+        """With these after them. Raises ValueError where there would be more than ``MOST_FLOORS``."""
+        together = len(self.floors) + len(added.floors)
         if together > MOST_FLOORS:
             raise ValueError(f"{together} of at most {MOST_FLOORS} kinds of keys")
-        born = 1 + max(self.born, default=-1)
+        numbers = {place: len(self.places) + place for place in range(len(added.places))}
         return replace(
             self,
-            floors=(*self.floors, *(replace(floor, born=born) for floor in added.floors)),
-            joins={**self.joins, **{name: first + floor for name, floor in added.joins.items()}},
-            graphs={**self.graphs, **{name: replace(each, born=born) for name, each in added.graphs.items()}},
+            floors=(*self.floors, *(replace(floor, born=self._next_born) for floor in added.floors)),
+            places=(*self.places, *(replace(place, floor=len(self.floors) + place.floor) for place in added.places)),
+            joins={**self.joins, **{name: placed.moved(numbers) for name, placed in added.joins.items()}},
         )
 
     def emptied(self, places: Collection[int]) -> Floors:
-        """The same after what lay at these places was let go, as the input had ended: those of joins over two streams begin anew there."""
-        born = 1 + max(self.born, default=-1)
-        emptied = {place // len(SIDES) for place in places}
-        floors = (replace(floor, born=born) if number in emptied else floor for number, floor in enumerate(self.floors))
+        """The same after what lay at these places was let go, as the input had ended: their floors begin anew."""
+        anew = {self.places[place].floor for place in places}
+        floors = (replace(each, born=self._next_born) if floor in anew else each for floor, each in enumerate(self.floors))
         return replace(self, floors=tuple(floors))
 
-    def place_of(self, after: Floors, numbers: Mapping[int, int]) -> dict[int, int]:
-        """By place that is left in ``after``, its number there. ``numbers``: by floor of joins over two streams, its number there."""
-        found = {len(SIDES) * floor + side: len(SIDES) * now + side for floor, now in numbers.items() for side in SIDES}
-        first, now = self._first_of_graphs, after._first_of_graphs
-        for name, each in self.graphs.items():
-            if name in now:
-                found |= {first[name][1] + place: now[name][1] + place for place in range(len(each.places))}
-        return found
+    @property
+    def _next_born(self) -> int:
+        return 1 + max((floor.born for floor in self.floors), default=-1)
 
     def held_for(self, windows: Sequence[Window]) -> Floors:
         """For joins over two streams with these windows, which are of the kind of ``window`` unless nothing is held.
@@ -268,5 +194,31 @@ class Floors:
         if not windows:
             return self
         window = widest(windows)
-        slides = not self.floors or window.slide_micros == self.window.slide_micros
+        slides = not self.has_pairs or window.slide_micros == self.window.slide_micros
         return replace(self, window=window if slides else replace(window, slide_micros=0))
+
+
+def _predicate(kind: MainKind, keys: Sequence[KeyExpression | None], condition: Condition) -> Predicate | None:
+    """How a join of two streams on this condition finds its pairs on a floor with these keys, by side; None: it cannot."""
+    by_side = tuple(key for key in keys if key is not None)
+    if kind is MainKind.ALL:
+        return condition.candidates[0]
+    for candidate in condition.candidates:
+        if (candidate.main.kind, candidate.main.keys) == (kind, by_side):
+            return candidate
+    return by_keys(condition, _equalities(*by_side)).get(by_side) if kind is MainKind.RANGE else None
+
+
+def _equalities(left: KeyExpression, right: KeyExpression) -> frozenset[Equality]:
+    """Those that the hash of a floor stands for."""
+    if left.encoding is not Encoding.HASH:
+        return frozenset()
+    return frozenset(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))
+
+
+def _key_json(key: KeyExpression) -> list[Any]:
+    return [list(key.sql), [[of.name, of.precision, of.scale] for of in key.types], key.encoding]
+
+
+def _key(sql: Sequence[str], types: Sequence[Sequence[Any]], encoding: str) -> KeyExpression:
+    return KeyExpression(tuple(sql), tuple(DataType(TypeName(name), *digits) for name, *digits in types), Encoding(encoding))

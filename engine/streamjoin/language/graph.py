@@ -1,5 +1,5 @@
-"""The join graph of three and more streams: which parts of the condition find pairs, where tuples are held for that, and what is checked
-when.
+"""The join graph: which parts of the condition find pairs, where tuples are held for that, and what is checked when. That of two streams
+has one edge.
 
 Parts that compare two streams are candidates for *edges*. A graph keeps those of a spanning tree; all other parts are checked on what the
 edges find, as soon as their streams are joined. So every sequence of steps from any stream along the tree finds every result, whatever
@@ -118,6 +118,12 @@ class JoinGraph:
     def text(self) -> str:
         """What its edges state, for people."""
         return "; ".join(edge.text for edge in self.edges)
+
+
+def pair_graph(streams: tuple[str, str], predicate: Predicate, columns: frozenset[tuple[str, str]]) -> JoinGraph:
+    """That of a join over two streams, which finds its pairs by this predicate. ``columns``: what its condition reads."""
+    places = tuple(Place(side, side, 0, predicate.main.key(side)) for side in SIDES)
+    return JoinGraph(streams, places, (Edge(SIDES, predicate.main, predicate.residual),), (), Stack.of((predicate.main,)), columns)
 
 
 def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:

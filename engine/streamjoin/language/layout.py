@@ -5,8 +5,7 @@ join finds its own pairs within it. Joins that have no keys in common share none
 somewhere, and each join finds its pairs there by an index of its own; or tuples are held once for every pair of keys, which one scheme
 cuts as *floors* (:mod:`~streamjoin.language.stack`), each for the joins that have those keys.
 
-Joins over different streams lie beside each other, each on floors of its own, but for those over the same two streams: the floors of pairs
-come first, then, join by join, those of the graphs of joins over three and more streams.
+Joins over different streams lie beside each other, each on floors of its own, but for those over the same two streams.
 
 Always holds: a layout's main predicate admits every pair that any of its joins admits.
 """
@@ -21,32 +20,47 @@ from numpy.typing import NDArray
 
 from streamjoin.language.condition import Condition
 from streamjoin.language.errors import SqlError
-from streamjoin.language.graph import JoinGraph, Place
+from streamjoin.language.graph import Edge, JoinGraph, Place, pair_graph
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DataType
 
-Pair = tuple[int, int]
-"""Two streams, by side."""
 Streams = tuple[int, ...]
 """Those of a join, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedGraph:
-    """A join of three and more streams, and where its tuples lie among those of other joins."""
+    """A join, and where its tuples lie among those of other joins."""
 
     join: int
     """Its number."""
     graph: JoinGraph
-    """Its streams and places are numbered by themselves."""
-    streams: tuple[int, ...]
+    """Its streams and places are numbered by themselves. The key of a place is that by which the join finds its pairs there, whether tuples
+    lie by it or not."""
+    streams: Streams
     """By stream of the graph, its number among all."""
     places: tuple[int, ...]
     """By place of the graph, its number among all."""
     floor: int = 0
     """The first of its floors."""
+
+    @property
+    def is_multiway(self) -> bool:
+        """Whether it is over three and more streams."""
+        return len(self.streams) > len(SIDES)
+
+    @property
+    def between(self) -> Edge:
+        """How a join over two streams finds its pairs."""
+        (edge,) = self.graph.edges
+        return edge
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether more is checked on what its edges find."""
+        return bool(self.graph.checks) or any(edge.residual for edge in self.graph.edges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +69,37 @@ class Layout:
 
     main: MainPredicate
     """What tuples are cut, shipped and sorted by."""
-    predicates: tuple[Predicate | None, ...]
-    """By join, how it finds its pairs; None: a join of three and more streams, of which ``graphs`` say it."""
-    graphs: tuple[PlacedGraph, ...] = ()
-    """Of the joins of three and more streams, in the order of their floors: it stays when the manifest has its joins in another one."""
-    floors: tuple[int, ...] = ()
-    """By join, its floor, where joins have several; of three and more streams its first."""
-    pairs: tuple[Pair, ...] = ()
-    """By floor of joins of two streams, the streams whose tuples lie there, by side; empty: there are two streams, or no such floors."""
+    places: tuple[Place, ...]
+    """Where tuples are held."""
+    joins: tuple[PlacedGraph, ...]
+    """By join."""
 
     @classmethod
     def of_graph(cls, graph: JoinGraph) -> Layout:
-        """Of a single join."""
-        return cls(graph.main, (None,), (PlacedGraph(0, graph, tuple(range(len(graph.streams))), tuple(range(len(graph.places)))),))
+        """Of a single join over three and more streams."""
+        return cls(graph.main, graph.places, (PlacedGraph(0, graph, tuple(range(len(graph.streams))), tuple(range(len(graph.places)))),))
+
+    @classmethod
+    def of_pairs(
+        cls, conditions: Sequence[Condition], predicates: Sequence[Predicate], mains: Sequence[MainPredicate], floors: Sequence[int]
+    ) -> Layout:
+        """Of joins over the same two streams: how each finds its pairs, what tuples of each floor lie by, and by join its floor."""
+        joins = []
+        for number, (condition, predicate, floor) in enumerate(zip(conditions, predicates, floors, strict=True)):
+            graph = pair_graph(condition.streams, predicate, condition.columns)
+            joins.append(PlacedGraph(number, graph, SIDES, tuple(len(SIDES) * floor + side for side in SIDES), floor))
+        places = tuple(Place(side, side, floor, main.key(side)) for floor, main in enumerate(mains) for side in SIDES)
+        return cls(stacked(mains), places, tuple(joins))
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """Where tuples are held."""
-        mains = self.main.floors if isinstance(self.main, Stack) else (self.main,)
-        pairs = self.pairs or (() if self.graphs else (SIDES,) * len(mains))
-        places = places_on([(main.keys, pair) for main, pair in zip(mains, pairs, strict=False)])
-        return places + tuple(place for placed in self.graphs for place in places_among(placed.graph, placed.streams, placed.floor))
+    def floors(self) -> tuple[MainPredicate, ...]:
+        """What tuples of each floor lie by."""
+        return self.main.floors if isinstance(self.main, Stack) else (self.main,)
+
+    @property
+    def multiway(self) -> tuple[PlacedGraph, ...]:
+        """The joins over three and more streams, in the order of their floors: it stays when the manifest has its joins in another one."""
+        return tuple(sorted((placed for placed in self.joins if placed.is_multiway), key=lambda placed: placed.floor))
 
     def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
         """What is counted by place, added up by side of a scheme."""
@@ -84,24 +108,24 @@ class Layout:
             found[place.side] += count
         return found[LEFT], found[RIGHT]
 
-    def graph_of(self, join: int) -> PlacedGraph | None:
-        """None: it is over two streams."""
-        return next((placed for placed in self.graphs if placed.join == join), None)
+    @property
+    def is_of_one_pair(self) -> bool:
+        """Whether all joins are over the same two streams, which are all that there are."""
+        return all(placed.streams == SIDES for placed in self.joins)
 
-    def places_of(self, join: int) -> tuple[int, int]:
-        """Where a join of two streams finds its pairs, by side."""
-        first = len(SIDES) * self.floors[join] if self.floors else 0
-        return first, first + 1
+    @property
+    def has_floors(self) -> bool:
+        return isinstance(self.main, Stack)
 
     @property
     def is_apart(self) -> bool:
         """Whether joins over the same two streams lie on floors of their own, where they could all lie on one without keys."""
-        return bool(self.floors) and not self.pairs and not self.graphs
+        return self.has_floors and self.is_of_one_pair
 
     @property
     def is_keyed(self) -> bool:
         """Whether tuples lie by keys at all, so that statistics of them are worth while."""
-        return bool(self.main.keys) or isinstance(self.main, Stack)
+        return bool(self.main.keys) or self.has_floors
 
     @property
     def cuts_keys(self) -> bool:
@@ -113,12 +137,10 @@ class Layout:
         return self.main.levels(place.floor, keys) if isinstance(self.main, Stack) else keys
 
     def indexes(self, join: int) -> bool:
-        """Whether the join finds its pairs by an index of its own, as they are not sorted by its keys."""
-        predicate = self.predicates[join]
-        if predicate is None:
-            return False
-        main = self.main.floors[self.floors[join]] if isinstance(self.main, Stack) else self.main
-        return bool(predicate.main.keys) and predicate.main.keys != main.keys
+        """Whether the join finds its pairs by an index of its own, as tuples do not lie by its keys."""
+        placed = self.joins[join]
+        by = zip(placed.graph.places, placed.places, strict=True)
+        return any(own.key is not None and own.key != self.places[place].key for own, place in by)
 
     @property
     def text(self) -> str:
@@ -126,27 +148,25 @@ class Layout:
         return self.main.text or str(self.main.kind)
 
 
-def numbered(graphs: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
+def stacked(mains: Sequence[MainPredicate]) -> MainPredicate:
+    """One main predicate of those of several floors, or that of one alone."""
+    return mains[0] if len(mains) == 1 else Stack.of(tuple(mains))
+
+
+def numbered(multiway: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
     """By join of three and more streams, the numbers of its paths and stages among those of all such joins. Paths are counted from 0,
     stages from ``joins`` on, the number of all joins: those of joins over two streams have the numbers of these."""
     path, stage = 0, joins
-    for placed in graphs:
+    for placed in multiway:
         paths = len(placed.streams)
         stages = paths * (paths - 1)
         yield slice(path, path + paths), range(stage, stage + stages)
         path, stage = path + paths, stage + stages
 
 
-def places_among(graph: JoinGraph, streams: Sequence[int], floor: int) -> tuple[Place, ...]:
-    """The places of a graph over these streams whose floors begin with this one."""
-    return tuple(replace(place, stream=streams[place.stream], floor=floor + place.floor) for place in graph.places)
-
-
-def places_on(floors: Iterable[tuple[tuple[KeyExpression, ...], Pair]]) -> tuple[Place, ...]:
-    """Where tuples are held on floors with these keys, by side, of these streams."""
-    return tuple(
-        Place(pair[side], side, floor, keys[side] if keys else None) for floor, (keys, pair) in enumerate(floors) for side in SIDES
-    )
+def places_among(places: Iterable[Place], streams: Sequence[int], floor: int) -> tuple[Place, ...]:
+    """These places, of a layout by itself, where its streams have these numbers and its floors begin with this one."""
+    return tuple(replace(place, stream=streams[place.stream], floor=floor + place.floor) for place in places)
 
 
 def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
@@ -155,20 +175,21 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys, and
     the one of floors. No two of several joins have the same text.
     """
+    on_one = [0] * len(conditions)
     if len(conditions) == 1:
-        return tuple(Layout(candidate.main, (candidate,)) for candidate in conditions[0].candidates)
+        return tuple(Layout.of_pairs(conditions, [candidate], [candidate.main], on_one) for candidate in conditions[0].candidates)
     shared = frozenset.intersection(*(frozenset(_equalities(condition)) for condition in conditions))
     first, *others = [by_keys(condition, shared) for condition in conditions]
     found: dict[str, Layout] = {}
     for keys in first:
         if all(keys in other for other in others):
-            predicates = tuple(ways[keys] for ways in (first, *others))
+            predicates = [ways[keys] for ways in (first, *others)]
             main = hull([predicate.main for predicate in predicates])
-            found.setdefault(main.text, Layout(main, predicates))  # equalities alone need no band: a hash says as much
+            found.setdefault(main.text, Layout.of_pairs(conditions, predicates, [main], on_one))  # for equalities alone a hash will do
     if found:
         return tuple(found.values())
-    best = tuple(condition.candidates[0] for condition in conditions)
-    return (Layout(MainPredicate(MainKind.ALL), best), *_by_floors(conditions))
+    best = [condition.candidates[0] for condition in conditions]
+    return (Layout.of_pairs(conditions, best, [MainPredicate(MainKind.ALL)], on_one), *_by_floors(conditions))
 
 
 _Floor = tuple[MainKind, tuple[KeyExpression, ...]]
@@ -190,10 +211,9 @@ def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     floors = list(dict.fromkeys(floor_of[number] for number in range(len(ways))))
     if not 1 < len(floors) <= MOST_FLOORS:
         return ()
-    predicates = tuple(of_join[floor_of[number]] for number, of_join in enumerate(ways))
-    mains = [[predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor] for floor in floors]
-    main = Stack.of(tuple(map(hull, mains)))
-    return (Layout(main, predicates, floors=tuple(floors.index(floor_of[number]) for number in range(len(ways)))),)
+    predicates = [of_join[floor_of[number]] for number, of_join in enumerate(ways)]
+    mains = [hull([predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor]) for floor in floors]
+    return (Layout.of_pairs(conditions, predicates, mains, [floors.index(floor_of[number]) for number in range(len(ways))]),)
 
 
 class TooManyFloorsError(SqlError):
@@ -207,29 +227,19 @@ def beside(parts: Sequence[tuple[Streams, Sequence[int], Layout]]) -> Layout:
     TooManyFloorsError.
     """
     mains: list[MainPredicate] = []
-    pairs: list[Pair] = []
-    graphs: list[PlacedGraph] = []
-    predicates: dict[int, Predicate | None] = {}
-    floors: dict[int, int] = {}
-    places = 0
-    for streams, joins, layout in sorted(parts, key=lambda part: bool(part[2].graphs)):
-        own = layout.main.floors if isinstance(layout.main, Stack) else (layout.main,)
-        numbers = layout.floors or (0,) * len(joins)
-        predicates |= dict(zip(joins, layout.predicates, strict=True))
-        floors |= {join: len(mains) + floor for join, floor in zip(joins, numbers, strict=True)}
-        for placed in layout.graphs:
-            graphs.append(PlacedGraph(joins[0], placed.graph, tuple(streams), tuple(places + place for place in placed.places), len(mains)))
-        if not layout.graphs:
-            left, right = streams
-            pairs += [(left, right)] * len(own)
-        mains += own
-        places += len(layout.places)
+    places: list[Place] = []
+    found: dict[int, PlacedGraph] = {}
+    for streams, numbers, layout in sorted(parts, key=lambda part: len(part[0]) > len(SIDES)):
+        for number, placed in zip(numbers, layout.joins, strict=True):
+            own = tuple(len(places) + place for place in placed.places)
+            found[number] = replace(placed, streams=streams, places=own, floor=len(mains) + placed.floor)
+        places += places_among(layout.places, streams, len(mains))
+        mains += layout.floors
     if len(mains) > MOST_FLOORS:
         problem = f"need tuples to be held by {len(mains)} pairs of keys, and {MOST_FLOORS} are the most"
         raise TooManyFloorsError(problem, "move some joins into manifests of their own")
-    in_order, main = sorted(predicates), Stack.of(tuple(mains))
-    graphs = [replace(placed, join=in_order.index(placed.join)) for placed in graphs]
-    return Layout(main, tuple(map(predicates.__getitem__, in_order)), tuple(graphs), tuple(map(floors.__getitem__, in_order)), tuple(pairs))
+    joins = tuple(replace(found[number], join=at) for at, number in enumerate(sorted(found)))
+    return Layout(Stack.of(tuple(mains)), tuple(places), joins)
 
 
 Equality = tuple[tuple[str, str], DataType]

@@ -58,7 +58,9 @@ def is_stream_name(name: str) -> bool:
 def window(spec: model.Window, streams: Sequence[str]) -> Window:
     """The window that a valid ``window`` means over these streams, in their order."""
     if spec.rows is not None:
-        return Window(WindowKind.ROWS, rows=spec.rows, each=(spec.rows,) * len(streams) if len(streams) > 2 else ())
+        return Window.of_rows([spec.rows] * len(streams))
+    if spec.each_rows is not None:
+        return Window.of_rows([spec.each_rows[name] for name in streams])
     if spec.unbounded:
         return Window(WindowKind.UNBOUNDED)
     if spec.each is not None:
@@ -178,7 +180,7 @@ def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iter
     parts = []
     for pair, of_pair in joins.items():
         found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
-        ways = tuple(layout for layout in found if layout.floors) or found
+        ways = tuple(layout for layout in found if layout.has_floors) or found
         parts.append([(pair, tuple(of_pair), layout) for layout in ways])
     for streams, index in graphs:
         of_join = join_graphs(spec.joins[index].condition, over(spec, index, schemas))
@@ -270,12 +272,11 @@ def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tup
 def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
     """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them. ``schemas``: of the
     streams that the join is over."""
-    predicate = layout.predicates[index]
-    if predicate is None or not layout.indexes(index):
+    if not layout.indexes(index):
         return []
     return [
         (stream, column)
-        for (stream, schema), key in zip(schemas.items(), predicate.main.keys, strict=True)
+        for (stream, schema), key in zip(schemas.items(), layout.joins[index].between.main.keys, strict=True)
         for column in sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
     ]
 

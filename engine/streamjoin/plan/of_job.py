@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.sequences import Way, Ways
 from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import PlacedGraph
-from streamjoin.language.predicate import Bound, KeyExpression, MainKind, MainPredicate, Predicate
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.predicate import Bound, KeyExpression, MainKind, MainPredicate
+from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.quantity import Duration
 from streamjoin.plan.join_plan import Arrangement, Join, JoinPlan, Key, Partitioning, Path, Probe, Reduce, Source, Stage
@@ -27,14 +26,9 @@ def join_plan(job: Job, tasks: int, ways: Mapping[int, Ways] | None = None) -> J
         Arrangement(place.stream, place.side, place.floor, _key(place.key), job.streams[place.stream].payload) for place in layout.places
     )
     joins = []
-    for number, join in enumerate(job.joins):
-        placed, predicate = layout.graph_of(number), layout.predicates[number]
-        if placed is None:
-            assert predicate is not None, "a join over two streams has one"
-            paths = tuple(_path_of_two(job, join, predicate, layout.places_of(number), side) for side in SIDES)
-        else:
-            chosen = (ways or {}).get(number) or tuple(Way(next(placed.graph.orders(head))) for head in range(len(placed.streams)))
-            paths = tuple(_path_of_graph(job, join, placed, head, way) for head, way in enumerate(chosen))
+    for number, (join, placed) in enumerate(zip(job.joins, layout.joins, strict=True)):
+        chosen = (ways or {}).get(number) or tuple(Way(next(placed.graph.orders(head))) for head in range(len(placed.streams)))
+        paths = tuple(_path(job, join, placed, head, way) for head, way in enumerate(chosen))
         where = None if join.where is None else join.where.sql
         joins.append(Join(join.name, paths, _reduce(join), where, tuple(name for name, _ in join.output)))
     plan = JoinPlan(tuple(map(_source, job.streams)), arrangements, tuple(joins), Partitioning(job.model, tasks))
@@ -58,23 +52,7 @@ def _reduce(join: JoinJob) -> Reduce:
     return Reduce("exists", tracked, join.type.gives_pairs, join.type.gives_unmatched)
 
 
-def _path_of_two(job: Job, join: JoinJob, predicate: Predicate, places: tuple[int, int], side: int) -> Path:
-    """The delta of one side looks into the other."""
-    main, other = predicate.main, RIGHT if side == LEFT else LEFT
-    stage = Stage(
-        arrangement=places[other],
-        probing=join.streams[side],
-        key=_key(main.key(side)),
-        probe=_probe(main, side),
-        window=_window_of_two(join.window, side),
-        checks=() if predicate.residual is None else (predicate.residual,),
-        distribution=CHAIN if job.model == HANDSHAKE else Distribution.REPARTITION.value,
-        with_delta=side == RIGHT,
-    )
-    return Path(join.streams[side], (stage,))
-
-
-def _path_of_graph(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -> Path:
+def _path(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -> Path:
     return Path(placed.streams[head], tuple(_stages(job, join, placed, head, way)), way.fetches)
 
 
@@ -91,9 +69,9 @@ def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -
             probing=placed.streams[graph.places[edge.places[probing]].stream],
             key=_key(graph.places[edge.places[probing]].key),
             probe=_probe(edge.main, probing),
-            window=_window_of_many(join.window, names),
+            window=_window_of_each(join.window, names) if join.window.each else _window_of_two(join.window, probing),
             checks=tuple(residual + checks),
-            distribution=way.distribution(step).value,
+            distribution=CHAIN if job.model == HANDSHAKE else way.distribution(step).value,
             with_delta=stream < head,
         )
         members.append(stream)
@@ -109,13 +87,10 @@ def _window_of_two(window: Window, side: int) -> str:
     return f"from {before} before to {after} after it{slide}"
 
 
-def _window_of_many(window: Window, names: list[str]) -> str:
+def _window_of_each(window: Window, names: list[str]) -> str:
     """How far each tuple may lie before the newest."""
-    if window.kind is WindowKind.UNBOUNDED:
-        return ""
-    spans = window.each or (window.rows,) * len(names)
     ranged = window.kind is WindowKind.RANGE
-    each = (f"{name} {Duration(span) if ranged else f'{span} rows'}" for name, span in zip(names, spans, strict=True))
+    each = (f"{name} {Duration(span) if ranged else f'{span} rows'}" for name, span in zip(names, window.each, strict=True))
     return f"within {', '.join(each)} of the newest"
 
 

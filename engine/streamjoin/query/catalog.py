@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 from streamjoin.job import Job
 from streamjoin.kernel.types import arrow_type, output_schema
 from streamjoin.language.floors import Floors
-from streamjoin.language.graph import Place
-from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import seeded
 from streamjoin.language.schema import Schema
-from streamjoin.language.sides import SIDES
 from streamjoin.language.tree import Reference
 from streamjoin.language.window import WindowKind
 from streamjoin.query.errors import QueryError, Why
@@ -41,8 +37,6 @@ class Catalog:
     location: str
     """Of its state."""
     streams: tuple[StreamOf, ...]
-    layouts: tuple[Layout, ...]
-    """How its tuples may lie; the checkpoint says which it is."""
     time: WindowKind
     """What ``_time`` is: a moment, a position, or not there."""
     results: tuple[ResultsOf, ...] = ()
@@ -51,10 +45,10 @@ class Catalog:
     @classmethod
     def of(cls, job: Job) -> Catalog:
         streams = tuple(StreamOf(each.name, each.schema, each.selected, each.event_time) for each in job.streams)
-        return cls(job.name, job.checkpoint, streams, job.layouts, job.window.kind, tuple(_results_of(job)))
+        return cls(job.name, job.checkpoint, streams, job.window.kind, tuple(_results_of(job)))
 
-    def lying(self, checkpoint: Checkpoint) -> Lying:
-        """The places where a checkpoint's tuples lie. Raises QueryError if it is another join's."""
+    def lying(self, checkpoint: Checkpoint) -> Floors:
+        """Where a checkpoint's tuples lie. Raises QueryError if it is another join's."""
         for index, stream in enumerate(self.streams):
             field, selected = f"spec.streams[{index}]", ", ".join(stream.selected) or "none"
             written = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
@@ -64,14 +58,9 @@ class Catalog:
                     raise QueryError(
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
-        if (lying := checkpoint.plan.lying) is not None:
-            return seeded(Lying.on(lying), checkpoint.seed)
-        for layout in self.layouts:
-            if str(layout.main) == checkpoint.plan.main:
-                # Of one join over three and more streams.
-                return Lying(seeded(layout.places, checkpoint.seed), tuple((placed.places, 0) for placed in layout.graphs))
-        text = f"{self.location}: its tuples are sorted by {checkpoint.plan.main}, which is not in spec.joins; use its own manifest"
-        raise QueryError(Why.WRONG, text)
+        floors = checkpoint.plan.floors
+        assert floors is not None, "they come with the first plan, and are asked for after the first epoch"
+        return seeded(floors, checkpoint.seed)
 
 
 def _results_of(job: Job) -> Iterator[ResultsOf]:
@@ -80,22 +69,3 @@ def _results_of(job: Job) -> Iterator[ResultsOf]:
             key = join.snapshots.key
             column = key.tree.column if isinstance(key.tree, Reference) else None
             yield ResultsOf(join.name, output_schema(join.output), arrow_type(key.type), column)
-
-
-@dataclass(frozen=True)
-class Lying:
-    """The places where tuples are held."""
-
-    places: tuple[Place, ...]
-    groups: tuple[tuple[tuple[int, ...], int], ...]
-    """Which of them belong together, and since when (``language.floors.Floor.born``): of a floor of joins over two streams its places, and
-    of a join over three and more streams its places, where each tuple of a stream is in all of that stream's, or in none."""
-
-    @classmethod
-    def on(cls, floors: Floors) -> Lying:
-        """On these."""
-        sizes = [(len(SIDES), floor.born) for floor in floors.floors]
-        sizes += [(len(each.places), each.born) for each in floors.graphs.values()]
-        begins = accumulate((size for size, _ in sizes), initial=0)
-        groups = tuple((tuple(range(begin, begin + size)), born) for begin, (size, born) in zip(begins, sizes, strict=False))
-        return cls(floors.places, groups)

@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from streamjoin.kernel.keys import encode_keys, key_type
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.ddl import SHOWN
+from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
 from streamjoin.language.schema import held_name
 from streamjoin.language.sql import parse_expression
 from streamjoin.language.window import Ends, WindowKind
 from streamjoin.query.bounds import Range, direct_ranges, key_ranges
-from streamjoin.query.catalog import Catalog, Lying, StreamOf
+from streamjoin.query.catalog import Catalog, StreamOf
 from streamjoin.query.errors import QueryError, Why
 from streamjoin.query.relation import Rows, Wanted
 from streamjoin.scheme.models import HANDSHAKE
@@ -96,11 +97,11 @@ class _Holding:
         return self.born <= other.born and self.bound <= other.bound and keys <= others
 
 
-def _holdings(lying: Lying, stream: int, expired: Ends) -> tuple[_Holding, ...]:
+def _holdings(lying: Floors, stream: int, expired: Ends) -> tuple[_Holding, ...]:
     """The holdings of a stream in the order in which they began, of those that began together first what holds tuples longest; without
     those all of whose tuples are in one before. So each tuple is in the first of them that it could be in."""
     found: list[_Holding] = []
-    for group, born in lying.groups:
+    for group, born in lying.groups.items():
         own = tuple((number, lying.places[number]) for number in group if lying.places[number].stream == stream)
         if own:
             bound = expired[own[0][0]]
@@ -112,7 +113,7 @@ def _holdings(lying: Lying, stream: int, expired: Ends) -> tuple[_Holding, ...]:
 class HeldStream:
     """See the module. A relation."""
 
-    def __init__(self, catalog: Catalog, number: int, lying: Lying, checkpoint: Checkpoint, storage: Storage) -> None:
+    def __init__(self, catalog: Catalog, number: int, lying: Floors, checkpoint: Checkpoint, storage: Storage) -> None:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
         # Workers of a chain may have parts of a block.

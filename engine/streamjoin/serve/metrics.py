@@ -420,7 +420,7 @@ class Metrics(Collector, Observer):
     def _add_totals(self, page: Page, totals: Mapping[str, Sequence[int]]) -> None:
         name = self._job.name
         for metric in CATALOGUE.values():
-            if metric.total is None or (metric.many and not self._job.graphs):
+            if metric.total is None or (metric.many and not self._job.multiway):
                 continue
             if metric.chain:
                 for message in self._messages(totals):

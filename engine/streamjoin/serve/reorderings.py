@@ -50,7 +50,7 @@ class Reorderings(Observer):
         if not before or before == after or then is not layout:
             return []
         found = []
-        for placed, flowing, own in flowing_of(layout.graphs, checkpoint):
+        for placed, flowing, own in flowing_of(layout.multiway, checkpoint):
             if before[own] != after[own]:
                 join = self._job.joins[placed.join].name if len(self._job.joins) > 1 else None
                 plan = status.generation, status.workers

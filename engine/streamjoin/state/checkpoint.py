@@ -63,8 +63,8 @@ class PlanState:
 
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
-    floors: dict[str, Any] | None = None
-    """On which floors tuples lie (``language.floors``). None: of one join over three and more streams, or nothing is held yet."""
+    floors: Floors | None = None
+    """Where tuples lie (``language.floors``). None: nothing is held yet."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
@@ -73,11 +73,6 @@ class PlanState:
     """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
     flowing: dict[str, Any] = field(default_factory=dict)
     """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
-
-    @property
-    def lying(self) -> Floors | None:
-        """Its ``floors``."""
-        return None if self.floors is None else Floors.from_json(self.floors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +178,9 @@ class Checkpoint:
             return self
         return replace(self, input=InputState.of(streams), state=replace(self.state, expired=(None,) * places))
 
-    def on(self, floors: Floors | None) -> Checkpoint:
+    def on(self, floors: Floors) -> Checkpoint:
         """The same with tuples that lie on these."""
-        return replace(self, plan=replace(self.plan, floors=None if floors is None else floors.to_json()))
+        return replace(self, plan=replace(self.plan, floors=floors))
 
     def encode(self, known: Texts | None = None) -> str:
         """As JSON. O(blocks), with little for those that ``known`` has."""

@@ -38,8 +38,7 @@ def key_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
         return
     where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"
     apart = []
-    for placed in found[0].graphs:
-        graph = placed.graph
+    for graph in (placed.graph for placed in found[0].multiway):
         ends = [sorted(graph.ends(edge)) for edge in graph.edges if edge.main.kind is not MainKind.RANGE]
         apart += [listed([graph.streams[stream] for stream in pair], "and") for pair in ends]
     if not apart and not any(layout.cuts_keys for layout in found):
