@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule, one_holds, seconds
-from streamjoin.manifest.model import KIND, RESOURCE_NAME
+from streamjoin.manifest.field_types import RESOURCE_NAME
+from streamjoin.manifest.model import KIND
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.rules import names_of

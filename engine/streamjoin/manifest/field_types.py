@@ -263,6 +263,16 @@ ObjectName = Annotated[
     ),
 ]
 """The name of a Kubernetes object."""
+RESOURCE_NAME = Matching(
+    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
+)
+ResourceName = Annotated[str, StringConstraints(min_length=1), RESOURCE_NAME]
+StreamName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=63),
+    Matching("[A-Za-z][A-Za-z0-9_]*", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
+]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=f"^{LABEL_VALUE}$")]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=32), AfterValidator(_label_names)]
 """Labels of a Kubernetes object. Of their names the API server could say only at too high a cost what they may be."""

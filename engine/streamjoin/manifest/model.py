@@ -25,14 +25,15 @@ from streamjoin.manifest.field_types import (
     HttpUrl,
     Labels,
     Location,
-    Matching,
     MemoryAmount,
     Names,
     ObjectName,
     Percentage,
     PositiveSpan,
+    ResourceName,
     Span,
     Sql,
+    StreamName,
     Tau,
     Texts,
     TimeOfDay,
@@ -69,11 +70,7 @@ NO_WATERMARK = (
 class Stream(Part):
     """One of the streams to join."""
 
-    name: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=63),
-        Matching("[A-Za-z][A-Za-z0-9_]*", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
-    ]
+    name: StreamName
     """The name by which SQL refers to the stream's columns, as in orders.id."""
     source: Source
     """Where the tuples come from."""
@@ -473,18 +470,12 @@ class Spec(Part):
     """Kubernetes: servers that answer queries (docs/query.md) apart from the driver. By default there are none."""
 
 
-RESOURCE_NAME = Matching(
-    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
-    "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
-)
-
-
 class Metadata(Part):
     """The resource's name. Other metadata of Kubernetes are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[str, StringConstraints(min_length=1), RESOURCE_NAME]
+    name: ResourceName
     """The resource's name: lower-case letters, digits and -, at most 63."""
     namespace: str | None = None
     """Kubernetes: the namespace."""
