@@ -135,9 +135,8 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
 
 
 def test_a_plan_that_is_too_full_is_taken_with_a_warning(served: Served) -> None:
-    served.job = replace(served.job, capacity=Capacity(60))
-    served.api.adopt(served.job)
     served.run(3)
+    served.driver.job = replace(served.driver.job, capacity=Capacity(60))
     for method, body in (("GET", None), ("PUT", {"workers": 2})):
         warning = served.ask(method, "/v1/plan", body)[1]["warning"]
         assert warning.startswith("spec.workers.capacityTuples: task ")
