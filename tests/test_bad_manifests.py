@@ -617,7 +617,6 @@ CASES = [
         )
         + "  joins:\n",
         "spec.streams: has 7 streams, and there may be 2 to 6; join some of them in a manifest of their own, and read its results here",
-        'spec.joins[0].window.slide: "1m" is for two streams, and there are 7; remove it',
     ),
     bad("no joins", JOINS, "  joins: []\n", "spec.joins: has 0 joins, and there may be 1 to 16; give one"),
     bad(
@@ -1245,7 +1244,7 @@ CASES = [
         "a window of rows that slides",
         "window: {within: 180s, slide: 60s}",
         "window: {rows: 10, slide: 60s}",
-        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give within, or before and after',
+        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give a window of time',
     ),
     bad(
         "a slide longer than the window",
@@ -1260,10 +1259,10 @@ CASES = [
         'spec.joins[0].window.slide: "0s" must be at least 1us and at most 36500d',
     ),
     bad(
-        "each of two streams with a slide",
+        "each of two streams with a slide that is longer than one",
         "window: {within: 180s, slide: 60s}",
-        "window: {each: {orders: 1m, payments: 1m}, slide: 60s}",
-        'spec.joins[0].window.slide: "1m" has no meaning with each; remove it, or give within, or before and after',
+        "window: {each: {orders: 1m, payments: 59s}, slide: 60s}",
+        'spec.joins[0].window.slide: "1m" must be at most each.payments (59s), or tuples would lie between two windows; shorten it',
     ),
     bad(
         "numbers of rows for one stream of two",
@@ -1422,10 +1421,10 @@ CASES = [
         " unbounded: true",
     ),
     bad_of_three(
-        "a window that slides",
+        "a window that slides by more than it holds",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
-        "{within: 10m, slide: 1m}",
-        'spec.joins[0].window.slide: "1m" is for two streams, and there are 3; remove it',
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}, slide: 1m}",
+        'spec.joins[0].window.slide: "1m" must be at most each.shipments (30s), or tuples would lie between two windows; shorten it',
     ),
     bad_of_three(
         "no window",

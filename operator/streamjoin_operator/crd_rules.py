@@ -33,7 +33,7 @@ def _has_one(of: str, *names: str) -> str:
 
 _TIMES = ("within", "each", "before", "after")
 """Fields of windows of time."""
-_OF_TWO = ("before", "after", "slide")
+_OF_TWO = ("before", "after")
 """Fields of windows of two streams."""
 _UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
 _FORMS = (
@@ -100,8 +100,8 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     model.Window: (
         Rule(one_holds(*_FORMS), "give exactly one of within, before and after, each, rows, eachRows, and unbounded: true"),
         Rule(
-            f"!has(self.slide) || {_has_one('self', 'within', 'before', 'after')}",
-            "has no meaning with each, rows, eachRows or unbounded; remove it, or give within, or before and after",
+            f"!has(self.slide) || {_has_one('self', *_TIMES)}",
+            "has no meaning with rows, eachRows or unbounded; remove it, or give a window of time",
             field="slide",
         ),
         *(
@@ -113,6 +113,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
                 field="slide",
             )
             for name in ("within", "before", "after")
+        ),
+        Rule(
+            f"!has(self.slide) || !has(self.each) || self.each.all(s, {seconds('self.slide')} <= {seconds('self.each[s]')})",
+            "must be at most each, or tuples would lie between two windows; shorten it",
+            field="slide",
         ),
     ),
     model.Spec: (

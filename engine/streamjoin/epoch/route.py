@@ -309,7 +309,7 @@ def _table(
     if taken.window.kind is WindowKind.RANGE:
         assert moment is not None
         arrays.append(moment)
-        if taken.window.slide_micros:  # where the joins' windows slide differently, each finds out by itself
+        if taken.window.has_aux:  # where the joins' windows slide differently, each finds out by itself
             arrays.append(moment // taken.window.slide_micros * taken.window.slide_micros)
     elif taken.window.kind is WindowKind.ROWS:
         arrays.append(positions)

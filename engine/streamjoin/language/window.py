@@ -16,8 +16,8 @@ stream when the later one arrives; each stream may have an N of its own. Each tu
 stream's records that arrived before it.
 
 Of three and more streams a window says for each stream how far its member of a result may lie before the newest member (``each``), in time
-or in records of its stream. That is so of all members if and only if it is so of every two of them, and so it is checked as members are
-found.
+or in records of its stream; with ``slide``, from the multiple at or before its time on. That is so of all members if and only if it is so
+of every two of them, and so it is checked as members are found.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Window:
     records. Of two streams, of rows alone: N of each, if they are not alike."""
 
     @classmethod
-    def of_each(cls, spans: Sequence[int]) -> Window:
+    def of_each(cls, spans: Sequence[int], slide: int = 0) -> Window:
         """The range window of three and more streams with these ``each``; of two, the pairs' own."""
         if len(spans) == 2:
-            return cls(WindowKind.RANGE, before_micros=spans[1], after_micros=spans[0])
-        return cls(WindowKind.RANGE, before_micros=max(spans), after_micros=max(spans), each=tuple(spans))
+            return cls(WindowKind.RANGE, before_micros=spans[1], after_micros=spans[0], slide_micros=slide)
+        return cls(WindowKind.RANGE, before_micros=max(spans), after_micros=max(spans), slide_micros=slide, each=tuple(spans))
 
     @classmethod
     def of_rows(cls, spans: Sequence[int]) -> Window:
@@ -83,7 +83,7 @@ class Window:
     @property
     def has_aux(self) -> bool:
         """Whether held tuples carry ``_aux``: the slide's multiple at or before the event time, or the count of the other stream."""
-        return (self.kind is WindowKind.ROWS and not self.is_multiway) or self.slide_micros > 0
+        return not self.is_multiway and (self.kind is WindowKind.ROWS or self.slide_micros > 0)
 
     @property
     def counts_others(self) -> bool:
@@ -146,10 +146,10 @@ def widest(windows: Sequence[Window]) -> Window:
 
 def window_text(window: Window, streams: Sequence[str]) -> str:
     """The window in words, as checkpoints keep it. ``streams``: the names of those that it is over."""
+    slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
     if window.each and window.kind is WindowKind.RANGE:
-        return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True))
+        return "each " + ", ".join(f"{stream} {micros} us" for stream, micros in zip(streams, window.each, strict=True)) + slide
     if window.kind is WindowKind.RANGE:
-        slide = f", slide {window.slide_micros} us" if window.slide_micros else ""
         return f"before {window.before_micros} us, after {window.after_micros} us{slide}"
     if len(set(window.each)) > 1:
         return "each " + ", ".join(f"{stream} {rows} rows" for stream, rows in zip(streams, window.each, strict=True))

@@ -123,7 +123,7 @@ class Window(Part):
     unbounded: bool | None = None
     """true: all tuples, however far apart. Held tuples are never dropped."""
     slide: PositiveSpan | None = None
-    """Windows of time (within, before, after) start at multiples of this, instead of with every tuple. Two streams only."""
+    """Windows of time (within, each, before, after) start at multiples of this, instead of with every tuple."""
 
 
 class Output(Part):

@@ -91,7 +91,8 @@ def _window_of_each(window: Window, names: list[str]) -> str:
     """How far each tuple may lie before the newest."""
     ranged = window.kind is WindowKind.RANGE
     each = (f"{name} {Duration(span) if ranged else f'{span} rows'}" for name, span in zip(names, window.each, strict=True))
-    return f"within {', '.join(each)} of the newest"
+    slide = f", in windows that slide by {Duration(window.slide_micros)}" if window.slide_micros else ""
+    return f"within {', '.join(each)} of the newest{slide}"
 
 
 def _probe(main: MainPredicate, probing: int) -> Probe:

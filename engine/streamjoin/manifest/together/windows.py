@@ -48,23 +48,22 @@ def _window(field: str, join: model.Join, streams: int, *, of_pair: bool) -> Che
         yield Problem(field, None, f"is empty; give within, {others}")
     elif len(forms) > 1:
         yield Problem(field, None, f"has {listed([f'({f})' if ' ' in f else f for f in forms], 'and')}; keep one")
-    if streams > 2:
-        for name in ("before", "after", "slide"):
-            value = getattr(window, name)
-            if value is not None:
-                remedy = "remove it" if name == "slide" else "give within, or each, or rows, or eachRows, or unbounded: true"
-                yield Problem(f"{field}.{name}", as_text(value), f"is for two streams, and there are {streams}; {remedy}")
-        return
+    for name in ("before", "after") if streams > 2 else ():
+        value = getattr(window, name)
+        if value is not None:
+            remedy = "give within, or each, or rows, or eachRows, or unbounded: true"
+            yield Problem(f"{field}.{name}", as_text(value), f"is for two streams, and there are {streams}; {remedy}")
     slide = window.slide
     if slide is None or len(forms) != 1:
         return
-    if forms[0] in ("each", *ROWS, "unbounded"):
-        message = f"has no meaning with {forms[0]}; remove it, or give within, or before and after"
+    if forms[0] in (*ROWS, "unbounded"):
+        message = f"has no meaning with {forms[0]}; remove it, or give a window of time"
         yield Problem(f"{field}.slide", str(slide), message)
         return
-    for name in ("within", "before", "after"):
-        length = getattr(window, name)
-        if length is not None and length.micros and length < slide:
+    spans = {name: getattr(window, name) for name in ("within", "before", "after")}
+    lengths = {name: span for name, span in spans.items() if span is not None and span.micros}
+    for name, length in (lengths | {f"each.{name}": span for name, span in (window.each or {}).items()}).items():
+        if length < slide:
             message = f"must be at most {name} ({length}), or tuples would lie between two windows; shorten it"
             yield Problem(f"{field}.slide", str(slide), message)
             return
