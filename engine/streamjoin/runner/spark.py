@@ -30,7 +30,6 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner import host
-from streamjoin.runner.allocators import ENVIRONMENT
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, make_later, shared
 from streamjoin.runner.java import find_java
@@ -269,8 +268,7 @@ class SparkHosts:
 
     def __init__(self, context: Any, pool: Pool, settings: SparkSettings) -> None:
         self._context, self._pool, self._settings = context, pool, settings
-        for name, value in {"OPENBLAS_NUM_THREADS": "1", **ENVIRONMENT}.items():  # a host forks: it must not have a pool of threads
-            context.environment.setdefault(name, value)
+        context.environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # a host forks: it must not have a pool of threads
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._wanted: set[int] = set()
