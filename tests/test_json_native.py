@@ -109,8 +109,8 @@ def require(value: Any, kind: type) -> Any:
 
 def single(text: str) -> float:
     """The nearest float of 32 bits, by fractions. Raises ValueError where it is infinite."""
-    near = np.float32(float(text))
     with np.errstate(over="ignore"):
+        near = np.float32(float(text))
         candidates = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
     if not all(np.isfinite(candidates)):
         raise ValueError(text)
