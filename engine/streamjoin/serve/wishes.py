@@ -6,7 +6,6 @@ Always holds: what comes out follows the newest plan there is, running or being 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -16,19 +15,6 @@ from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
-
-
-class Planning(Protocol):
-    """What of ``epoch.driver.Driver`` is needed to plan. Any thread may call it."""
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    def put_plan(self, plan: Plan) -> bool: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def statistics(self) -> Statistics: ...
 
 
 def running_plan(status: PlanStatus) -> Plan:
