@@ -23,11 +23,9 @@ from streamjoin.manifest.field_types import (
     Fraction,
     FreeForm,
     HttpUrl,
-    Labels,
     Location,
     MemoryAmount,
     Names,
-    ObjectName,
     Percentage,
     PositiveSpan,
     ResourceName,
@@ -39,6 +37,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
+from streamjoin.manifest.kubernetes import Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
@@ -371,61 +370,6 @@ class DeadLetter(Part):
     late: bool | None = None
     """Whether late tuples go there, too, as they were parsed. true: all; false: none. By default 100 of each part of the input, as a
     sample."""
-
-
-class Tls(Part):
-    """Kubernetes: TLS among the driver and the workers of this join."""
-
-    secret_name: ObjectName
-    """A Secret with tls.crt, tls.key and ca.crt, as cert-manager creates it, for the DNS name sj-NAME.NAMESPACE.svc (the join's
-    Service)."""
-
-
-class Security(Part):
-    """Kubernetes: how the connections among driver and workers are protected. They always authenticate with a secret."""
-
-    tls: Tls | None = None
-    """TLS among the driver and the workers. Without it, what workers send each other is not encrypted."""
-
-
-class Pods(Part):
-    """Kubernetes: changes to the pods that the operator creates."""
-
-    pod_template: FreeForm = Field(default={})
-    """A pod template, merged strategically over the operator's own."""
-
-
-class Queries(Part):
-    """Kubernetes: servers that answer queries from the checkpoint alone (docs/query.md), in pods of their own behind a Service."""
-
-    replicas: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many pods; 0: none. The driver answers queries in any case."""
-    processes: Annotated[int, Field(ge=1, le=16)] = 1
-    """How many queries a pod answers at a time."""
-    memory: MemoryAmount = Memory.parse("256Mi")
-    """The memory that one query may take. For each of its processes a pod gets that and 256Mi, and 256Mi more in all."""
-    cpu: CpuAmount = Cpu(500)
-    """The cores that a pod requests."""
-    flight: bool = False
-    """Whether the pods also answer over Arrow Flight, at port 8081 of the Service."""
-    pod_template: FreeForm = Field(default={})
-    """A pod template, merged strategically over the operator's own, which has the driver's node placement, volumes and environment. Its
-    container is named queries."""
-
-
-class PodMonitor(Part):
-    """Kubernetes: the PodMonitor that makes Prometheus Operator scrape the driver."""
-
-    labels: Labels = Field(default={})
-    """Labels by which a Prometheus may select it, such as release: prometheus for kube-prometheus-stack. They take precedence over those of
-    the operator's chart (joins.podMonitorLabels)."""
-
-
-class Metrics(Part):
-    """Kubernetes: how the driver's metrics get to Prometheus."""
-
-    pod_monitor: PodMonitor = PodMonitor()
-    """The PodMonitor that the operator creates if the cluster has that kind."""
 
 
 Annotations = Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=20)]
