@@ -18,6 +18,7 @@ from operator_cluster import Cluster, install
 from operator_parts import FakeDriver, parsed_once
 from stepped_cluster import SteppedCluster, stepped
 from streamjoin_operator import plugin
+from streamjoin_operator.correlation import Bucket
 from streamjoin_operator.reasons import Reason
 from ways_to_fail import WAYS, Way, table, unscheduled
 
@@ -69,6 +70,8 @@ def starting(server: ApiServer) -> Iterator[SteppedCluster]:
 @pytest.mark.parametrize("way", WAYS, ids=[re.sub(r"\W+", "-", way.name).strip("-") for way in WAYS])
 def test_within_a_minute_the_status_names_the_cause_and_it_is_gone_once_mended(way: Way, request: pytest.FixtureRequest) -> None:
     world: SteppedCluster = request.getfixturevalue("starting" if way.is_shared else "fresh")
+    for memo in world.reconciler.seen.memos.values():
+        memo.writes = Bucket(25, 60.0)  # a join that so much befalls would count as one that flaps
     with closing(way.story(world)) as story:
         next(story)
         world.until(f"{way.condition} {way.status}, {way.reason.name}, {way.says}", lambda: shows(world, way), NAMED_SECONDS)

@@ -669,6 +669,24 @@ def claim_way(name: str, *says: str, do: str, event: tuple[str, str, str], stora
     way(name, Reason.DriverPending, *says, do=do)(story)
 
 
+
+
+@way(
+    "A claim is to be smaller, or otherwise than a claim can become",
+    Reason.ClaimKept,
+    "spec.checkpoint.size: 512Mi: PersistentVolumeClaim data has 1Gi, and a claim never shrinks; give 1Gi",
+    do="As the message says; the join goes on",
+)
+def kept_claim(world: SteppedCluster) -> Iterator[None]:
+    world.submit(checkpoint=CLAIM)
+    world.settle()
+    world.cluster.ready()
+    world.settle()
+    world.cluster.change({"checkpoint": {"size": "512Mi"}})
+    yield
+    world.cluster.change({"checkpoint": {"size": "1Gi"}})
+
+
 claim_way(
     "The storage class does not exist",
     "PersistentVolumeClaim data is Pending and of storage class fast",
