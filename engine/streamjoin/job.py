@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, expected_tuples, first_deployment, typical_tuples
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Mode, Settings
 from streamjoin.language.condition import Condition
 from streamjoin.language.event_time import DerivedTime
@@ -431,6 +433,25 @@ class Job:
             maximum=self.max_workers,
             options=self.scheme_options,
         )
+
+    def plan_after(self, current: Plan, statistics: Statistics, main: MainPredicate, workers: int, model: str | None = None) -> Planned:
+        """The plan for so many workers that follows ``current`` (:func:`streamjoin.elastic.planner.make_plan`); by another model than the
+        job's, if one is given. Raises ValueError for what the model refuses."""
+        return make_plan(
+            *(current, statistics, main),
+            model=self.model if model is None else model,
+            workers=workers,
+            capacity=self.capacity,
+            tau1=self.tau1,
+            minimum=self.min_workers,
+            maximum=self.max_workers,
+            options=self.scheme_options,
+        )
+
+    @property
+    def stabilization_seconds(self) -> float:
+        """For so long no worker must have come before the join is cut for those that are there."""
+        return self.manifest.spec.scaling.stabilization.micros / 1e6
 
     def fingerprint(self) -> dict[str, str]:
         """What may not change under an existing checkpoint, by field: held tuples and positions would no longer fit."""

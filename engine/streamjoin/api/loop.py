@@ -141,14 +141,14 @@ class AnnouncedRunner:
         self._tell = tell
         self._runner: Runner | None = None
 
-    def start(self, workers: Sequence[int]) -> None:
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
         self.stop()
         tasks = len(workers)
         self._tell(Starting(tasks))
         began = time.monotonic()
         runner = self._make(tasks)
         try:
-            runner.start(workers)
+            runner.start(workers, least)
         except EpochFailed as error:
             error.permanent = True
             raise

@@ -348,7 +348,7 @@ def local_spark(
         if warning is not None and not is_fitted:
             tell(Notice(WARNING + warning))
         warm()  # compiled once, here: the workers find it in the cache
-        return SparkSettings(log_directory, java_home=java_home)
+        return SparkSettings(log_directory, java_home=java_home, stabilization_seconds=job.stabilization_seconds)
 
     return settings
 

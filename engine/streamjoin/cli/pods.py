@@ -44,7 +44,7 @@ LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""
 PENDING_SECONDS = 600.0
-"""How long the driver waits for all executors before its first epoch: they may wait for a node."""
+"""How long the driver waits, before its first epoch, for as many executors as have room for what is held: they may wait for a node."""
 REREAD_SECONDS = 5.0
 DELETED_AT_A_TIME = 1000
 HANDSHAKE_TURNS = 4

@@ -276,6 +276,7 @@ def _in_pods(pods: Pods, job: Job, log_directory: Path, java_home: Path) -> Call
             java_home=java_home,
             workers_per_executor=job.workers_per_executor,
             registration_seconds=PENDING_SECONDS,
+            stabilization_seconds=job.stabilization_seconds,
             conf=pods.conf(job.name),
             security=security,
             address=pods.address,

@@ -16,7 +16,8 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
-from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus, require_fit
+from streamjoin.epoch.refusals import PlanOutdated, PlanRefused, require_fit
+from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
@@ -240,7 +241,7 @@ class PlanApi:
             newest = status.scheme if wanted is None else wanted.scheme
             if wish.after not in (None, newest_generation(status)):
                 raise PlanOutdated(f"after: {wish.after} is not the newest plan, which is {newest_generation(status)}; read it again")
-            if not wish.replan and (newest.tasks, newest.model) == (wish.workers, model):
+            if not wish.replan and (status.asked or newest.tasks, newest.model) == (wish.workers, model):
                 return False
             try:
                 made = plan_for_workers(status, self._join.statistics(), layout, job, wish.workers, model)
@@ -249,7 +250,10 @@ class PlanApi:
             as_now = not wish.replan and (made.plan.workers, model) == (status.workers, status.scheme.model)
             if (as_now or not made.changed) and wanted is None:
                 return False
-            if not made.changed:
+            if as_now or not made.changed:
+                assert wanted is not None
+                if self._join.withdraw_plan(wanted.generation):
+                    return True
                 raise PlanOutdated(f"workers: {wish.workers} run, and another plan is being applied; when that runs, ask again")
             try:
                 return self._join.put_plan(made.plan)

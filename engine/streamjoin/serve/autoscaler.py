@@ -23,9 +23,11 @@ from streamjoin.elastic.planner import overfull
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
+from streamjoin.epoch.fates import Fate
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Stepper
-from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
+from streamjoin.epoch.refusals import PlanRefused
+from streamjoin.epoch.replan import PlanPhase, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger

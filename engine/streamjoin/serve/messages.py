@@ -108,6 +108,8 @@ class Following(Message):
 
     generation: int
     workers: int
+    asked: int
+    """The workers that were asked for: more, where the plan was cut for those that came."""
     scheme: dict[str, Any]
     keep: list[int | None]
 
@@ -117,6 +119,7 @@ class SwitchedTo(Message):
 
     generation: int
     epoch: int
+    asked: int
     at: float
     waited_seconds: float
     pause_seconds: float
@@ -128,7 +131,7 @@ class EndedPlan(Message):
     """A plan that was put and accepted, and what became of it (:class:`streamjoin.epoch.replan.Ended`)."""
 
     generation: int
-    fate: Literal["Switched", "Dropped", "Replaced"]
+    fate: Literal["Switched", "Dropped", "Replaced", "Withdrawn"]
     reason: str
 
 
@@ -167,7 +170,11 @@ class PlanAnswer(Message):
             wanted=None
             if wanted is None
             else Following(
-                generation=wanted.generation, workers=wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
+                generation=wanted.generation,
+                workers=wanted.workers,
+                asked=status.asked or wanted.workers,
+                scheme=wanted.scheme.to_json(),
+                keep=list(wanted.keep),
             ),
             switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
             ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.planner import Planned, make_plan
+from streamjoin.elastic.planner import Planned
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
@@ -25,6 +25,8 @@ class Planning(Protocol):
     def layout(self) -> Layout | None: ...
 
     def put_plan(self, plan: Plan) -> bool: ...
+
+    def withdraw_plan(self, generation: int) -> bool: ...
 
     def plan_status(self) -> PlanStatus | None: ...
 
@@ -48,18 +50,7 @@ def plan_for_workers(
 
     Raises ValueError for what the model refuses. A tenth of a second for 16 workers.
     """
-    made = make_plan(
-        running_plan(status),
-        statistics,
-        layout.main,
-        model=job.model if model is None else model,
-        workers=workers,
-        capacity=job.capacity,
-        tau1=job.tau1,
-        minimum=job.min_workers,
-        maximum=job.max_workers,
-        options=job.scheme_options,
-    )
+    made = job.plan_after(running_plan(status), statistics, layout.main, workers, model)
     if not made.changed:
         return made
     return replace(made, plan=replace(made.plan, generation=newest_generation(status) + 1))
