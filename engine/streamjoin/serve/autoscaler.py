@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.events import Paused, Unpaused
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
@@ -251,8 +251,13 @@ class Autoscaler:
         )
 
     def _carry_out(self, decision: Decision, status: PlanStatus, layout: Layout, now: float) -> None:
-        if status.wanted is not None and status.wanted.workers >= decision.target:
-            return
+        if status.wanted is not None:
+            asked = status.asked or status.wanted.workers
+            if decision.kind is Kind.DEALLOCATE and decision.target == status.workers:
+                self._join.withdraw_plan(status.wanted.generation)
+                return
+            if decision.kind is Kind.ALLOCATE and asked >= decision.target:
+                return
         made = plan_for_workers(status, self._join.statistics(), layout, self._job, decision.target)
         if not made.changed:
             self._shell.pause.begin(now)
