@@ -110,9 +110,9 @@ PLANNED: dict[bytes, Deployment] = {}
 @pytest.fixture
 def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a join that is begun hundreds of times: the same first plan for the same arguments, of which nobody changes anything."""
-    from streamjoin import job
+    from streamjoin import sizing
 
-    make = job.first_deployment
+    make = sizing.first_deployment
 
     def first_deployment(*arguments: Any, **options: Any) -> Deployment:
         key = pickle.dumps((arguments, options))
@@ -120,7 +120,7 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
             PLANNED[key] = make(*arguments, **options)
         return PLANNED[key]
 
-    monkeypatch.setattr(job, "first_deployment", first_deployment)
+    monkeypatch.setattr(sizing, "first_deployment", first_deployment)
 
 
 @pytest.fixture(autouse=True)

@@ -144,7 +144,7 @@ OF_A_PLAN = (
         ),
     ),
     Invariant(
-        "Joins, their floors and their plan change in one commit.",
+        "Joins, their key spaces and their plan change in one commit.",
         ("epoch.driver:Driver._change_joins",),
         ("test_other_joins:test_each_join_gives_what_it_would_give_alone_while_it_is_there",),
     ),
@@ -203,7 +203,7 @@ def page() -> str:
         "|---|---|---|",
         *(f"| {step} | {does} | {left} |" for step, (does, left) in STEPS.items()),
         "",
-        "[How it works](architecture.md#two-epochs-in-flight) says what happens when other parts die.",
+        "[Recovery](recovery.md#what-dies-and-what-happens) says what happens when other parts die.",
         "",
     ]
     return "\n".join(lines)

@@ -186,31 +186,37 @@ class TimeWindow:
     """Whether all bounds are equal and written as one."""
     is_of_pairs: bool = False
     """Whether that of two streams is written as how far the second one's tuple may lie before and after the first one's."""
+    slide: int = 0
+    """Seconds, at whose multiples windows start; 0: with every tuple."""
 
     @property
     def manifest(self) -> dict[str, Any]:
         if self.bounds is None:
             return {"unbounded": True}
+        slide = {"slide": f"{self.slide}s"} if self.slide else {}
         if self.is_even:
-            return {"within": f"{next(iter(self.bounds.values()))}s"}
+            return {"within": f"{next(iter(self.bounds.values()))}s"} | slide
         if self.is_of_pairs:
             left, right = self.bounds.values()
-            return {"before": f"{right}s", "after": f"{left}s"}
-        return {"each": {name: f"{bound}s" for name, bound in self.bounds.items()}}
+            return {"before": f"{right}s", "after": f"{left}s"} | slide
+        return {"each": {name: f"{bound}s" for name, bound in self.bounds.items()}} | slide
 
     @property
     def sql(self) -> str:
         if self.bounds is None:
             return "true"
         times = ", ".join(f"{name}.at" for name in self.bounds)
-        if self.is_even:
+        if self.is_even and not self.slide:
             return f"greatest({times}) - least({times}) <= {max(self.bounds.values()) * SECOND}"
-        return " AND ".join(f"greatest({times}) - {name}.at <= {bound * SECOND}" for name, bound in self.bounds.items())
+        slide = f" // {self.slide * SECOND} * {self.slide * SECOND}" if self.slide else ""
+        begins = {name: f"{name}.at{slide}" for name in self.bounds}
+        return " AND ".join(f"greatest({times}) - ({begins[name]}) <= {bound * SECOND}" for name, bound in self.bounds.items())
 
     def holds(self, members: Members) -> bool:
         """Whether no member is older than any other by more than its bound."""
-        bounds = self.bounds or {}
-        return all(members[other]["at"] - members[name]["at"] <= bound * SECOND for name, bound in bounds.items() for other in members)
+        bounds, slide = self.bounds or {}, self.slide * SECOND or 1
+        begins = {name: members[name]["at"] // slide * slide for name in bounds}
+        return all(members[other]["at"] - begins[name] <= bound * SECOND for name, bound in bounds.items() for other in members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -562,14 +568,15 @@ def window_of(rng: random.Random, names: tuple[str, ...]) -> TimeWindow:
     form = rng.choice(["within", "within", "each", "each", "unbounded"])
     if form == "unbounded":
         return TimeWindow(None)
+    slide = rng.choice([0, 0, 2, 3])
     if form == "within":
-        return TimeWindow(dict.fromkeys(names, rng.choice([0, 1, 5, 8, 30])), is_even=True)
-    bounds = [rng.choice([0, 1, 5, 20]) for _ in names]
+        return TimeWindow(dict.fromkeys(names, rng.choice([5, 8, 30] if slide else [0, 1, 5, 8, 30])), is_even=True, slide=slide)
+    bounds = [rng.choice([3, 5, 20] if slide else [0, 1, 5, 20]) for _ in names]
     bounds[rng.randrange(len(names))] = 8
     by_name = dict(zip(names, bounds, strict=True))
     if len(names) == 2 and rng.random() < 0.5:
-        return TimeWindow(by_name, is_of_pairs=True)
-    return TimeWindow({name: by_name[name] for name in rng.sample(names, len(names))})
+        return TimeWindow(by_name, is_of_pairs=True, slide=slide)
+    return TimeWindow({name: by_name[name] for name in rng.sample(names, len(names))}, slide=slide)
 
 
 def select_of(rng: random.Random, names: tuple[str, ...]) -> dict[str, Term]:

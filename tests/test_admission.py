@@ -16,6 +16,7 @@ from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.elastic.admission import FirstPlan, Verdict
 from streamjoin.job import Job
 from streamjoin.manifest.validate import load
+from streamjoin.sizing import cheapest, promised
 from streamjoin_operator.derived import derive
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +57,7 @@ def job(body: dict[str, Any]) -> Job:
 
 
 def first(body: dict[str, Any]) -> FirstPlan:
-    return job(body).cheapest().first_plan()
+    return promised(cheapest(job(body)))
 
 
 def number(pattern: str, text: str) -> str:

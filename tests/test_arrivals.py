@@ -44,6 +44,7 @@ from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import plan_after
 from streamjoin.state.storage import ObjectStorage
 
 ON = "abs(l.k - r.k) <= 1"
@@ -93,7 +94,7 @@ class Machine:
         """Put a plan as the planner makes it."""
         running = self.status
         before = Plan(running.generation, running.scheme, tuple(range(running.workers)))
-        made = job_of().plan_after(before, even(self.tuples), job_of().layouts[0].main, workers).plan
+        made = plan_after(job_of(), before, even(self.tuples), job_of().layouts[0].main, workers).plan
         newest = running.generation if running.wanted is None else running.wanted.generation
         plan = replace(made, generation=newest + 1)
         assert self.replanner.put(plan)
@@ -365,7 +366,7 @@ class Story:
         status = driver.plan_status()
         assert status is not None
         before = Plan(status.generation, driver.scheme, tuple(range(status.workers)))
-        made = self.job.plan_after(before, driver.statistics(), driver.layout.main, tasks)
+        made = plan_after(self.job, before, driver.statistics(), driver.layout.main, tasks)
         assert driver.put_plan(made.plan)
 
     def steps(self, most: int = 1000) -> int:

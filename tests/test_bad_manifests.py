@@ -617,7 +617,6 @@ CASES = [
         )
         + "  joins:\n",
         "spec.streams: has 7 streams, and there may be 2 to 6; join some of them in a manifest of their own, and read its results here",
-        'spec.joins[0].window.slide: "1m" is for two streams, and there are 7; remove it',
     ),
     bad("no joins", JOINS, "  joins: []\n", "spec.joins: has 0 joins, and there may be 1 to 16; give one"),
     bad(
@@ -1221,13 +1220,13 @@ CASES = [
         "no window",
         "window: {within: 180s, slide: 60s}",
         "window: {}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad(
         "a window that is not unbounded",
         "window: {within: 180s, slide: 60s}",
         "window: {unbounded: false}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad(
         "two windows",
@@ -1245,7 +1244,7 @@ CASES = [
         "a window of rows that slides",
         "window: {within: 180s, slide: 60s}",
         "window: {rows: 10, slide: 60s}",
-        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give within, or before and after',
+        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give a window of time',
     ),
     bad(
         "a slide longer than the window",
@@ -1260,10 +1259,34 @@ CASES = [
         'spec.joins[0].window.slide: "0s" must be at least 1us and at most 36500d',
     ),
     bad(
-        "each of two streams with a slide",
+        "each of two streams with a slide that is longer than one",
         "window: {within: 180s, slide: 60s}",
-        "window: {each: {orders: 1m, payments: 1m}, slide: 60s}",
-        'spec.joins[0].window.slide: "1m" has no meaning with each; remove it, or give within, or before and after',
+        "window: {each: {orders: 1m, payments: 59s}, slide: 60s}",
+        'spec.joins[0].window.slide: "1m" must be at most each.payments (59s), or tuples would lie between two windows; shorten it',
+    ),
+    bad(
+        "numbers of rows for one stream of two",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10}}",
+        "spec.joins[0].window.eachRows: lacks payments; give for every stream among how many of its last records its tuple is",
+    ),
+    bad(
+        "numbers of rows for a stream by another name",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10, paymnets: 20}}",
+        "spec.joins[0].window.eachRows.paymnets: 20 is given to a stream that does not exist; did you mean payments?",
+    ),
+    bad(
+        "no rows of a stream",
+        "window: {within: 180s, slide: 60s}",
+        "window: {eachRows: {orders: 10, payments: 0}}",
+        "spec.joins[0].window.eachRows.payments: 0 must be at least 1",
+    ),
+    bad(
+        "rows for all streams and for each",
+        "window: {within: 180s, slide: 60s}",
+        "window: {rows: 5, eachRows: {orders: 10, payments: 20}}",
+        "spec.joins[0].window: has rows and eachRows; keep one",
     ),
     bad(
         "each of one stream of two",
@@ -1392,20 +1415,22 @@ CASES = [
         "a window before and after",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{before: 1m, after: 2m}",
-        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
-        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or rows, or unbounded: true',
+        'spec.joins[0].window.before: "1m" is for two streams, and there are 3; give within, or each, or rows, or eachRows, or'
+        " unbounded: true",
+        'spec.joins[0].window.after: "2m" is for two streams, and there are 3; give within, or each, or rows, or eachRows, or'
+        " unbounded: true",
     ),
     bad_of_three(
-        "a window that slides",
+        "a window that slides by more than it holds",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
-        "{within: 10m, slide: 1m}",
-        'spec.joins[0].window.slide: "1m" is for two streams, and there are 3; remove it',
+        "{each: {orders: 10m, payments: 2m, shipments: 30s}, slide: 1m}",
+        'spec.joins[0].window.slide: "1m" must be at most each.shipments (30s), or tuples would lie between two windows; shorten it',
     ),
     bad_of_three(
         "no window",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{}",
-        "spec.joins[0].window: is empty; give within, or each, or rows, or unbounded: true",
+        "spec.joins[0].window: is empty; give within, or each, or rows, or eachRows, or unbounded: true",
     ),
     bad_of_three(
         "two windows",

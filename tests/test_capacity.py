@@ -30,6 +30,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import MODELS
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin.sizing import weights_of
 from streamjoin.state.checkpoint import Checkpoint, HeldState
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.autoscale import forecast_of
@@ -231,7 +232,7 @@ def test_a_checkpoint_without_measured_bytes_is_weighed_by_the_schema(tmp_path: 
 
 def test_a_capacity_in_tuples_is_what_settings_have(tmp_path: Path) -> None:
     job = job_of(tmp_path, capacityTuples=5000)
-    assert job.weights() == (1.0, 1.0)
+    assert weights_of(job) == (1.0, 1.0)
     assert job.capacity_tuples == Settings.of(job.manifest.spec).capacity_tuples == 5000
 
 

@@ -165,9 +165,9 @@ def windows(rng: random.Random, forms: Sequence[str] = (*OF_TIME, "rows", "unbou
         pane = f"(least(l.at, r.at) // {slide * SECOND}) * {slide * SECOND}"
         return {"within": f"{length}s", "slide": f"{slide}s"}, f"greatest(l.at, r.at) <= {pane} + {length * SECOND}", f"{delay}s", True
     if form == "rows":
-        rows = rng.choice([1, 7, 40])
-        inside = f"CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - {rows} ELSE r.pos >= l.oth - {rows} END"
-        return {"rows": rows}, inside, f"{delay}s", False
+        left, right = rng.choice([(1, 1), (7, 7), (40, 40), (1, 40), (20, 3)])
+        inside = f"CASE WHEN l.pos < r.oth THEN l.pos >= r.oth - {left} ELSE r.pos >= l.oth - {right} END"
+        return {"rows": left} if left == right else {"eachRows": {"l": left, "r": right}}, inside, f"{delay}s", False
     return {"unbounded": True}, "true", f"{delay}s", False
 
 

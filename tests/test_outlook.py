@@ -27,6 +27,7 @@ from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.elastic.spells import MOST_SPELLS, Spells
 from streamjoin.manifest.validate import load
+from streamjoin.retention import window_seconds
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import Hpa, StreamJoin
 from streamjoin.simulation.run import SimulatedJoin, simulate
@@ -411,8 +412,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "scaling.yaml"
 def test_the_manifest_says_the_policy_and_for_how_long_a_tuple_is_held(window: str, spans: tuple[float, float] | None) -> None:
     text = EXAMPLE.read_text().replace("window: {within: 10m}", f"window: {window}").replace("scaling: {policy: thresholds, ", "scaling: {")
     job = compile_job(with_checkpoint(load(text)))
-    assert job.window_seconds == spans
-    assert Settings.of(job.manifest.spec, window_seconds=job.window_seconds).policy is Policy.PREDICTIVE
+    assert window_seconds(job) == spans
+    assert Settings.of(job.manifest.spec, window_seconds=window_seconds(job)).policy is Policy.PREDICTIVE
     assert Settings.of(load(EXAMPLE.read_text()).spec).policy is Policy.THRESHOLDS
 
 

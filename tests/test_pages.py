@@ -298,3 +298,21 @@ def test_the_comparison_has_the_figures_of_the_benchmarks() -> None:
     assert "| 5,000 | 0.9 | 3.4 | 1.3 | 6 |" in benchmarks
     elsewhere = {figure for [figure] in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", benchmarks)}
     assert elsewhere <= {f"{3.4 + 1.3:.1f}"}
+
+
+@pytest.mark.parametrize("name", ["architecture", "joins-of-many-streams", "recovery", "invariants"])
+def test_modules_that_pages_about_the_inside_name_are_there(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    named = {(path, inside) for path, inside in re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", text) if "/" in path or inside}
+    places = {path: [base / path for base in (ROOT, ROOT / "engine" / "streamjoin") if (base / path).is_file()] for path, _ in named}
+    assert [path for path, found in places.items() if not found] == []
+    assert [f"{path}: {inside}" for path, inside in named if inside and inside not in places[path][0].read_text()] == []
+
+
+def test_the_page_about_the_inside_has_the_layers_of_the_import_contract() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [set(re.findall(r"\w+", layer)) for layer in next(each for each in contracts if each["id"] == "layers")["layers"]]
+    modules = {"bearer", "endpoint", "location", "pages"}
+    block = text.split("## Packages")[1].split("```text\n")[1].split("```")[0]
+    assert [set(re.findall(r"\w+", line.split("   ")[0])) for line in block.splitlines()] == [*layers[1:-1], layers[-1] - modules]

@@ -41,14 +41,14 @@ def arrivals(join: Join) -> dict[str, list[tuple[int, dict[str, int]]]]:
     return found
 
 
-def inside(join: Join, rows: int, results: Results) -> Results:
+def inside(join: Join, rows: dict[str, int], results: Results) -> Results:
     """Those of the results, which begin with their members' positions, that the window holds."""
     arrived, found = arrivals(join), Results()
     for result, count in results.items():
         positions = {name: int(text) for name, text in zip(join.names, result, strict=False)}
         newest = max(join.names, key=lambda name: arrived[name][positions[name]][0])
         _, before = arrived[newest][positions[newest]]
-        if all(positions[name] >= before[name] - rows for name in join.names if name != newest):
+        if all(positions[name] >= before[name] - rows[name] for name in join.names if name != newest):
             found[result] = count
     return found
 
@@ -58,11 +58,13 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     join = replace(drawn(seed), window=TimeWindow(None))
     if len(join.names) < 3:
         return
-    rows, faults = rng.choice([1, 3, 10, 30]), rng.random() < 0.6
+    one, faults = rng.choice([1, 3, 10, 30]), rng.random() < 0.6
+    rows = {name: one if seed % 2 else rng.choice([1, 3, 10, 30]) for name in join.names}
+    window = {"rows": one} if seed % 2 else {"eachRows": rows}
     assert list(join.select)[: len(join.names)] == [f"{name}_rid" for name in join.names]
     options = join.options(root)
     output = {key: value for key, value in options["joins"][0]["output"].items() if key != "sink"}
-    job = make_job(root, **options | {"joins": [join_of(root, on=join.text, window={"rows": rows}, output=output)]})
+    job = make_job(root, **options | {"joins": [join_of(root, on=join.text, window=window, output=output)]})
     with pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.6:
             take_any_way(patch, rng, counts)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamjoin.retention import window_seconds
 from streamjoin.simulation.traffic import Traffic
 from truth import MOST_WORKERS, STEP_SECONDS, Played, begins, job_of, run, simulated, wave
 
@@ -85,8 +86,8 @@ def test_a_worker_gets_full_of_a_hot_part_of_the_keys_as_the_window_turns_over(t
     real = run(tmp_path, job, traffic, hot_share=0.5)
     before = float(np.mean(real.tau[moved_at - 5 : moved_at]))
     after = float(np.mean(real.tau[-10:]))
-    assert job.window_seconds is not None
-    window = job.window_seconds[0] / STEP_SECONDS
+    assert window_seconds(job) is not None
+    window = window_seconds(job)[0] / STEP_SECONDS
     assert after > 1.3 * before, "the test is to see an imbalance"
     for part in (0.25, 0.5, 0.75):
         step = moved_at + round(part * window)

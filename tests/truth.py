@@ -19,6 +19,7 @@ from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Settings
 from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
+from streamjoin.retention import window_seconds
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.autoscaler import Autoscaler, Elastic
 from streamjoin.simulation.rivals import StreamJoin
@@ -231,9 +232,9 @@ class _Watched(StreamJoin):
 
 def simulated(job: Job, traffic: Traffic, *, start_seconds: float = START_SECONDS) -> Played:
     """The same through the simulation, with the window's span as the engine holds tuples."""
-    assert job.window_seconds is not None
-    settings = Settings.of(job.manifest.spec, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)
-    join = SimulatedJoin(settings=settings, window_seconds=job.window_seconds, share=SHARE, start_seconds=start_seconds, workers=1)
+    assert window_seconds(job) is not None
+    settings = Settings.of(job.manifest.spec, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
+    join = SimulatedJoin(settings=settings, window_seconds=window_seconds(job), share=SHARE, start_seconds=start_seconds, workers=1)
     played = Played()
     decider = _Watched(join, played)
     outcome = simulate(join, traffic, decider)

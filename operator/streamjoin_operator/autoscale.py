@@ -38,6 +38,7 @@ from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.job import Job
+from streamjoin.retention import window_seconds
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin_operator.measurement import Distrusted, Measurement
@@ -206,8 +207,7 @@ class Autoscaler:
             self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
             self._saved = stored["core"]
             self._reordered_at = float(stored.get("reordered") or "-inf")
-            limits = stored.get("limits")
-            self.limits = None if limits is None else dict(limits)
+            self.limits = None if (limits := stored.get("limits")) is None else dict(limits)
         except (ValueError, KeyError, TypeError):
             self._shell.ledger, self._failed, self._saved, self.limits = Ledger(RECORDS), {}, None, None
         self.was_stored()
@@ -462,7 +462,7 @@ class Autoscaler:
 
 def settings_of(job: Job, pause: str, first_workers: int = 0) -> Settings:
     """The core's settings; ``pause``: the annotation streamjoin.dev/pause-scaling."""
-    settings = Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)
+    settings = Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
     paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
     return replace(settings, rules={**settings.rules, **paused}) if paused else settings
 

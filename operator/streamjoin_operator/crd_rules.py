@@ -42,10 +42,13 @@ def _has_one(of: str, *names: str) -> str:
 
 _TIMES = ("within", "each", "before", "after")
 """Fields of windows of time."""
-_OF_TWO = ("before", "after", "slide")
+_OF_TWO = ("before", "after")
 """Fields of windows of two streams."""
 _UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
-_FORMS = ("has(self.within)", _has_one("self", "before", "after"), "has(self.each)", "has(self.rows)", _UNBOUNDED.format("self"))
+_FORMS = (
+    *("has(self.within)", _has_one("self", "before", "after"), "has(self.each)"),
+    *("has(self.rows)", "has(self.eachRows)", _UNBOUNDED.format("self")),
+)
 
 _QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
 _WITHOUT_STREAMS = (
@@ -80,7 +83,7 @@ def _same_sources(*, optional: bool) -> Iterator[str]:
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
-    """What may not change under an existing checkpoint (``job.Job.fingerprint``), for lists of streams or joins, by name."""
+    """What may not change under an existing checkpoint (``epoch.fingerprint``), for lists of streams or joins, by name."""
     kept = " && ".join(
         f"has(self.checkpoint.{name}) == has(oldSelf.checkpoint.{name})"
         f" && (!has(self.checkpoint.{name}) || self.checkpoint.{name} == oldSelf.checkpoint.{name})"
@@ -124,10 +127,10 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
     ),
     model.Window: (
-        Rule(one_holds(*_FORMS), "give exactly one of within, before and after, each, rows, and unbounded: true"),
+        Rule(one_holds(*_FORMS), "give exactly one of within, before and after, each, rows, eachRows, and unbounded: true"),
         Rule(
-            f"!has(self.slide) || {_has_one('self', 'within', 'before', 'after')}",
-            "has no meaning with each, rows or unbounded; remove it, or give within, or before and after",
+            f"!has(self.slide) || {_has_one('self', *_TIMES)}",
+            "has no meaning with rows, eachRows or unbounded; remove it, or give a window of time",
             field="slide",
         ),
         *(
@@ -139,6 +142,11 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
                 field="slide",
             )
             for name in ("within", "before", "after")
+        ),
+        Rule(
+            f"!has(self.slide) || !has(self.each) || self.each.all(s, {seconds('self.slide')} <= {seconds('self.each[s]')})",
+            "must be at most each, or tuples would lie between two windows; shorten it",
+            field="slide",
         ),
     ),
     model.SchemeSpec: tuple(
@@ -183,7 +191,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         Rule(
             " || ".join(
                 f"self.joins.all(j, {form})"
-                for form in (_has_one("j.window", *_TIMES), "has(j.window.rows)", _UNBOUNDED.format("j.window"))
+                for form in (_has_one("j.window", *_TIMES), _has_one("j.window", "rows", "eachRows"), _UNBOUNDED.format("j.window"))
             ),
             "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others"
             " into a manifest of their own",
@@ -197,7 +205,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         ),
         Rule(
             f"self.streams.size() == 2 || {_OF_NAMED} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
-            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or unbounded: true",
+            f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or eachRows, or unbounded: true",
             field="joins",
         ),
         Rule(
@@ -215,11 +223,17 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             f"a join has no sink, and no stream reads its results; give {listed(sinks.SUGGESTED)}",
             field="joins",
         ),
-        Rule(
-            f"{_OF_NAMED} || self.joins.all(j, !has(j.window.each)"
-            " || (j.window.each.size() == self.streams.size() && self.streams.all(s, s.name in j.window.each)))",
-            "each of a window must name every stream and no other; say how long before the newest tuple of a result the stream's may be",
-            field="joins",
+        *(
+            Rule(
+                f"{_OF_NAMED} || self.joins.all(j, !has(j.window.{form})"
+                f" || (j.window.{form}.size() == self.streams.size() && self.streams.all(s, s.name in j.window.{form})))",
+                f"{form} of a window must name every stream and no other; say {what}",
+                field="joins",
+            )
+            for form, what in (
+                ("each", "how long before the newest tuple of a result the stream's may be"),
+                ("eachRows", "among how many of its last records the stream's tuple is"),
+            )
         ),
         # Where the text has quotes or comments, a dot in it may be anything.
         Rule(

@@ -8,6 +8,7 @@ from streamjoin.compilation import compile_job
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest, check
+from streamjoin.sizing import cheapest, foreseen_plan, promised
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
@@ -44,7 +45,7 @@ def derive(body: Object) -> Derived:
     job = compile_job(located)
     memory = worker_memory(job)
     # The driver knows the keys, and may choose another candidate: this is what to expect until it answers.
-    lying = job.cheapest()
-    deployment = lying.foreseen()
+    lying = cheapest(job)
+    deployment = foreseen_plan(lying)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, lying.first_plan(deployment))
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promised(lying, deployment))

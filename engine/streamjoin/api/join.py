@@ -24,6 +24,7 @@ from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.validate import Document, check, parse, the_one
+from streamjoin.sizing import foreseen_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +158,7 @@ class Join:
         from streamjoin.compilation import compile_job, with_checkpoint
 
         job = compile_job(with_checkpoint(self.manifest))
-        return job.foreseen().warning, job.capacity.told() if job.capacity.origin else None
+        return foreseen_plan(job).warning, job.capacity.told() if job.capacity.origin else None
 
     def plan(
         self,

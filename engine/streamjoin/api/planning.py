@@ -29,11 +29,13 @@ from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
 from streamjoin.plan.join_plan import JoinPlan
 from streamjoin.plan.of_job import join_plan
+from streamjoin.retention import expected_of_places
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
 from streamjoin.scheme.unknown import unknown
+from streamjoin.sizing import carried_bytes, deployed, foreseen_plan, promised, weights_of_sides
 
 UNKNOWN_SECONDS = 60.0
 """The seconds of tuples that a stream is taken to hold, if the manifest does not say what its window holds."""
@@ -168,7 +170,7 @@ def outline(
     StatsError and PlanError for texts that are none.
     """
     are_apart = any(layout.is_apart for layout in job.layouts)
-    foreseen = {layout: job.lying(layout).foreseen() for layout in job.layouts} if are_apart else {}
+    foreseen = {layout: foreseen_plan(job.lying(layout)) for layout in job.layouts} if are_apart else {}
     lying = job.lying(min(foreseen, key=lambda layout: foreseen[layout].volume)) if foreseen else job
     shared = _shared(job, lying.layouts[0], foreseen) if len(job.joins) > 1 else []
     job = lying
@@ -186,11 +188,11 @@ def outline(
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
     held = [place.tuples for place in given.places]
     known = unknown(job.places, main, held) if stats is None else statistics_of(floors)
-    statistics = known.weighed(replace(job, capacity=holds).weights_of_sides(held=held))
+    statistics = known.weighed(weights_of_sides(replace(job, capacity=holds), held=held))
     deployment = first = None
     if tasks is None and capacity is None and stats is None:
-        deployment = job.first_deployment(statistics, main)
-        first = job.first_plan(deployment)
+        deployment = deployed(job, statistics, main)
+        first = promised(job, deployment)
         if not deployment.fits:
             raise PlanRefusal(f"{deployment.warning}; {first.remedies}")
         tasks = deployment.workers
@@ -243,20 +245,20 @@ def read_plan(text: str, main: MainPredicate) -> Plan:
 def _expected(job: Job) -> tuple[SideStatistics, ...]:
     """What the manifest alone says of what is held at each place."""
     rates = [job.streams[place.stream].expected_rate for place in job.places]
-    return expected_statistics(rates, job.expected_of_places())
+    return expected_statistics(rates, expected_of_places(job))
 
 
 def _flowing(job: Job, placed: PlacedGraph, tasks: int) -> Flowing:
     """What the manifest expects of the streams of a join over three and more."""
     graph, rates = placed.graph, [job.streams[stream].expected_rate or 1.0 for stream in placed.streams]
-    of_places = job.expected_of_places()
+    of_places = expected_of_places(job)
     at = {place.stream: number for number, place in zip(placed.places, graph.places, strict=True)}
     expected = [of_places[at[stream]] for stream in range(len(placed.streams))]
     held = [
         rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples
         for tuples, rate in zip(expected, rates, strict=True)
     ]
-    by_condition, by_output = zip(*job.carried_bytes(placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
+    by_condition, by_output = zip(*carried_bytes(job, placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
     join, exchange = job.joins[placed.join], Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6), tasks=tasks)
     return Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
 

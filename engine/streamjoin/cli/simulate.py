@@ -24,6 +24,7 @@ from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.validate import load
+from streamjoin.retention import window_seconds
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Decider, SimulatedJoin, first_workers, simulate, spans, table
@@ -115,7 +116,7 @@ def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Pre
     settings = replace(
         Settings.of(spec, first_workers(join, traffic)),
         # Of the simulated window, whose streams are never late.
-        window_seconds=None if job.window_seconds is None else join.window_seconds,
+        window_seconds=None if window_seconds(job) is None else join.window_seconds,
         clock_offset=A_MONDAY,
     )
     return Prepared(replace(join, settings=settings), traffic, called)

@@ -120,14 +120,17 @@ def _sink(sink: SinkModel | None) -> str:
 def window_text(window: Window, streams: Sequence[str]) -> str:
     """``within 10 s``, ``payments from 5 s before to 10 s after orders``, ``a within 10 s, b within 2 s``, ``100 rows``, ``unbounded``."""
     if window.kind is WindowKind.ROWS:
-        return f"{window.rows:,} rows"
+        alike = len(set(window.each)) <= 1
+        return f"{window.rows:,} rows" if alike else ", ".join(f"{name} {n:,} rows" for name, n in zip(streams, window.each, strict=True))
     if window.kind is WindowKind.UNBOUNDED:
         return "unbounded"
+    slide = f", sliding by {wording.duration(window.slide_micros / 1e6)}" if window.slide_micros else ""
     if window.each:
         spans = [wording.duration(micros / 1e6) for micros in window.each]
         alike = len(set(spans)) == 1
-        return f"within {spans[0]}" if alike else ", ".join(f"{name} within {span}" for name, span in zip(streams, spans, strict=True))
+        text = f"within {spans[0]}" if alike else ", ".join(f"{name} within {span}" for name, span in zip(streams, spans, strict=True))
+        return text + slide
     left, right = streams
     before, after = (wording.duration(micros / 1e6) for micros in (window.before_micros, window.after_micros))
     text = f"within {after}" if before == after else f"{right} from {before} before to {after} after {left}"
-    return text + (f", sliding by {wording.duration(window.slide_micros / 1e6)}" if window.slide_micros else "")
+    return text + slide

@@ -189,10 +189,12 @@ def _narrower(windows: Sequence[Window], factor: float, held_longer: HeldLonger)
     if len(windows) != 1:
         return None
     (window,) = windows
+    if len(set(window.each)) > 1:
+        return None
     if window.kind is WindowKind.ROWS:
         rows = math.floor(factor * (window.rows + held_longer.tuples) - held_longer.tuples)
         return f"a window of {rows:,} rows, not {window.rows:,}" if rows > 0 else None
-    if window.kind is not WindowKind.RANGE or window.each or window.before_micros != window.after_micros:
+    if window.kind is not WindowKind.RANGE or window.is_multiway or window.before_micros != window.after_micros:
         return None
     # What watermarks and epochs add to the window stays.
     micros = factor * (window.after_micros + held_longer.micros) - held_longer.micros

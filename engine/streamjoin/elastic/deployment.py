@@ -59,7 +59,7 @@ def executors_for(workers: int, per_executor: int) -> int:
 def _held(rate: float | None, window: Window, stream: int, delays_micros: Sequence[int], epoch_micros: float) -> float | None:
     in_epochs = (rate or 0.0) * EPOCHS_BEHIND * epoch_micros / 1e6
     if window.kind is WindowKind.ROWS:
-        return window.rows + in_epochs
+        return window.rows_of(stream) + in_epochs
     if rate is None:
         return None
     if window.kind is WindowKind.UNBOUNDED:

@@ -13,6 +13,7 @@ from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.models import HANDSHAKE, PRECISION
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import plan_after
 
 
 def plan_for(request: MakePlan, job: Job, statistics: Statistics, main: MainPredicate) -> Plan | None:
@@ -24,7 +25,7 @@ def plan_for(request: MakePlan, job: Job, statistics: Statistics, main: MainPred
     scheme = request.running.scheme
     before = Plan(request.running.generation, scheme, tuple(range(scheme.tasks)))
     try:
-        made = job.plan_after(before, statistics, main, request.workers, request.model)
+        made = plan_after(job, before, statistics, main, request.workers, request.model)
     except ValueError:  # the model has none for so many
         return None
     grows = request.workers > scheme.tasks

@@ -45,9 +45,11 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate, seeded
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
+from streamjoin.retention import expected_of_sides
 from streamjoin.scheme.capacity import TUPLE_OVERHEAD
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import deployed
 from streamjoin.state.blocks import DOWNLOADS, Block, load_all
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage, StorageError
@@ -95,7 +97,7 @@ def first_plan(
         volumes = [of_streams[place.stream] for place in layout.places]
         known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if layout.is_keyed else None for keys in levels])
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
-        return job.lying(layout).first_deployment(known, layout.main, tuple_bytes=sampled, held=volumes)
+        return deployed(job.lying(layout), known, layout.main, tuple_bytes=sampled, held=volumes)
 
     if any(layout.is_apart for layout in job.layouts):
         made = {layout: deployment(layout) for layout in job.layouts}
@@ -170,8 +172,8 @@ def _for_held(job: Job, checkpoint: Checkpoint, layout: Layout, held: list[float
     """A plan for what is held, or what is expected where that is more."""
     known = _statistics(layout.places, held, samples)
     totals = [side.tuples for side in known.sides]
-    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, job.expected_tuples(), strict=True))
-    return job.first_deployment(known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
+    left, right = (max(tuples, expected or 0.0) for tuples, expected in zip(totals, expected_of_sides(job), strict=True))
+    return deployed(job, known, layout.main, (left, right), tuple_bytes=tuple_bytes(job, checkpoint), held=held)
 
 
 _Sampled = tuple[np.ndarray, np.ndarray]

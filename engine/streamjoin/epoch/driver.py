@@ -16,8 +16,7 @@ Two epochs may be in flight: while a source has more input waiting, the next epo
 tasks are over, and the one after it as soon as this one is committed, before its results are published. So routing fills the time in which
 workers would wait for each other, for the commit and for the next plan. What makes that safe: planning needs positions only; late and
 expired go by the watermarks of the last epoch but one; a task of the later epoch goes on from runs that the earlier one staged in its
-process, or fails; the driver commits it only if those are the runs that it has committed. An epoch that was begun too early and failed is
-begun again, after the commit.
+process, or fails; the driver commits it only if those are the runs that it has committed. One that was begun too early is begun again.
 
 Others do the rest: ``planning`` (how much an epoch reads), ``commits``, ``outcome`` (the checkpoint after an epoch), ``replan``,
 ``deployment`` (the first plan), ``timelines`` (snapshots of results), ``compaction`` and ``janitor``.
@@ -61,6 +60,7 @@ from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, Unavail
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import MainPredicate
+from streamjoin.retention import to_end
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.state.blocks import FOLDER
@@ -248,7 +248,7 @@ class Driver:
         plans = self._replanner.plans
         ended = frozenset[int]()
         if final and idle and self.exhausted and plans is not None and plans.before is None:
-            ended = self.job.to_end({block.place for block in self.checkpoint.state.blocks})
+            ended = to_end(self.job, {block.place for block in self.checkpoint.state.blocks})
         if plans is None or (idle and plans.before is None and not ended):
             return None
         assert self._config is not None

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.language.sql import parse_boolean
+from streamjoin.language.window import window_text
 from streamjoin.manifest import resolve
 from streamjoin.manifest.connector import SourceConnector
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.checkpoint import Checkpoint
 
 CONDITION = "].condition"
@@ -37,7 +39,7 @@ class JoinChanges:
 def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges:
     """The differences between the manifest's joins and those that the checkpoint was made with. Raises CheckpointMismatch for what may not
     differ."""
-    before, now = checkpoint.fingerprint, job.fingerprint()
+    before, now = checkpoint.fingerprint, fingerprint(job)
     if not before:
         return JoinChanges()
     before = _widened(job, before)
@@ -126,13 +128,13 @@ def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | No
     recorded = None if checkpoint.plan.floors is None else next(iter(checkpoint.plan.floors.joins))
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded
-    same = next((name for name in joins if job.fingerprint_of(name) == was), None)
+    same = next((name for name in joins if fingerprint_of(job, name) == was), None)
     return same or recorded
 
 
 def _changed_join(job: Job, name: str, was: Mapping[str, str]) -> Iterator[str]:
     key = name if len(job.joins) > 1 else ALONE
-    before, now = ({f"spec.joins[{key}].{field}": text for field, text in of.items()} for of in (was, job.fingerprint_of(name)))
+    before, now = ({f"spec.joins[{key}].{field}": text for field, text in of.items()} for of in (was, fingerprint_of(job, name)))
     yield from _differing(before, now, list(now), {})
 
 
@@ -160,3 +162,31 @@ def _joins_in(fingerprint: Mapping[str, str]) -> list[str]:
 def _streams_in(fingerprint: Mapping[str, str]) -> list[str]:
     """The names of its streams, in their order."""
     return [text for name, text in fingerprint.items() if name.startswith("spec.streams[") and name.endswith("].name")]
+
+
+def fingerprint(job: Job) -> dict[str, str]:
+    """What may not change under an existing checkpoint, by field: held tuples and positions would no longer fit."""
+    prints: dict[str, str] = {}
+    for index, stream in enumerate(job.streams):
+        field = f"spec.streams[{index}]"
+        prints[f"{field}.name"] = stream.name
+        prints[f"{field}.source"] = stream.source.identity
+        prints[f"{field}.schema"] = ", ".join(f"{column.name} {column.type}" for column in stream.schema)
+        prints[f"{field}.eventTime"] = stream.event_time or (stream.derived_time.shown if stream.derived_time else "none")
+        prints[f"{field}.select"] = ", ".join(stream.selected) or "none"
+    for join in job.joins:
+        field = f"spec.joins[{join.name if len(job.joins) > 1 else 0}]"  # one alone may be renamed
+        prints |= {f"{field}.{name}": text for name, text in fingerprint_of(job, join.name).items()}
+    if job.model == HANDSHAKE:  # its tuples lie by when they came, and have yet to meet
+        prints["spec.scheme.model"] = HANDSHAKE
+    return prints
+
+
+def fingerprint_of(job: Job, name: str) -> dict[str, str]:
+    """What may not change of a join, by field."""
+    join, written = next(each for each in zip(job.joins, job.manifest.spec.joins, strict=True) if each[0].name == name)
+    return {
+        "condition": " ".join(written.condition.split()),
+        "window": window_text(join.window, [job.streams[stream].name for stream in join.streams]),
+        "type": join.type,
+    }

@@ -18,6 +18,7 @@ from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph, numbered
+from streamjoin.sizing import carried_bytes
 from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
@@ -76,7 +77,7 @@ class Flow:
             [count / pairs if pairs >= LEAST_PAIRS else guess for guess, pairs, count in zip(unknown, self._pairs, counts, strict=True)]
             for counts in (self._found, self._met)
         )
-        by_condition, by_output = zip(*self._job.carried_bytes(self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
+        by_condition, by_output = zip(*carried_bytes(self._job, self._placed, tuple_bytes(self._job, checkpoint)), strict=True)
         of_streams = tuple(rates[stream] for stream in self._placed.streams)
         window = self._job.joins[self._placed.join].window.kind.value
         return Flowing(of_streams, tuple(held), by_condition, by_output, tuple(measured), tuple(admitted), window, exchange)

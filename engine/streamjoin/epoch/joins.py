@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamjoin.epoch.fingerprint import JoinChanges
+from streamjoin.epoch.fingerprint import JoinChanges, fingerprint
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.results import SINK
 from streamjoin.io.deadletter import TAG
@@ -118,7 +118,7 @@ def continued(
         ),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
         losses=checkpoint.losses.without_memories(),
-        fingerprint=job.fingerprint(),
+        fingerprint=fingerprint(job),
     )
     return lying, moved, tuple(was)
 

@@ -54,9 +54,11 @@ class InTime(Nearness):
     """Nearness in windows of time."""
 
     spans: Mapping[str, int]
+    slide: int = 0
+    """Windows start at its multiples; 0: with every tuple."""
 
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
-        return any(len(each) > 1 for each in streams)
+        return bool(self.slide) or any(len(each) > 1 for each in streams)
 
     def holds(self, pairs: Pairs) -> NDArray[np.integer[Any]]:
         places = np.empty(pairs.count, np.int32)
@@ -70,7 +72,7 @@ class InTime(Nearness):
             if run.time_max is None or end is None:
                 return False
             newest.append(run.time_max)
-            ends.append(end + span)
+            ends.append((end // self.slide * self.slide if self.slide and len(members) == 1 else end) + span)
         return max(newest) <= min(ends)
 
     def columns(self, members: Sequence[str]) -> list[str]:
@@ -95,7 +97,13 @@ class InTime(Nearness):
         """Of each: times, what ends are reckoned from, by how much they are later, and rows. Then these."""
         for streams, (batch, rows) in pairs.sides.items():
             times = batch.column(TIME).to_numpy()
-            yield from (times, times, self.spans[streams[0]], rows) if len(streams) == 1 else (times, batch.column(AUX).to_numpy(), 0, rows)
+            if len(streams) > 1:
+                yield from (times, batch.column(AUX).to_numpy(), 0, rows)
+            elif self.slide:  # a held tuple's own column is by the slide of another window, where joins lie beside each other
+                times = times[rows]
+                yield from (times, times // self.slide * self.slide, self.spans[streams[0]], np.arange(len(rows), dtype=np.int32))
+            else:
+                yield from (times, times, self.spans[streams[0]], rows)
         yield from more
 
 
@@ -164,4 +172,4 @@ def nearness(window: Window, streams: Sequence[str]) -> Nearness | None:
     spans = dict(zip(streams, window.each, strict=True)) if window.each else {}
     if window.kind is WindowKind.UNBOUNDED:
         return None
-    return InRows(spans) if window.kind is WindowKind.ROWS else InTime(spans)
+    return InRows(spans) if window.kind is WindowKind.ROWS else InTime(spans, window.slide_micros)

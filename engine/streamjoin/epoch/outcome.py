@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.epoch.fingerprint import fingerprint
 from streamjoin.epoch.losses import losses_after
 from streamjoin.epoch.planning import FULL, PlannedEpoch, is_full, utilization
 from streamjoin.epoch.ports import EpochFailed, EpochResult, JoinWork, TaskWork
@@ -114,7 +115,7 @@ def checkpoint_after(
         ),
         output=replace(last.output, fed=fed),
         totals=_totals(job, last, epoch, reports, results),
-        fingerprint=job.fingerprint(),
+        fingerprint=fingerprint(job),
         claims=0,
         clock=max(last.clock, now),
         committed_at=now,

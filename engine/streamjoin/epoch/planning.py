@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from streamjoin import sizing
 from streamjoin.chain.blocksize import Load, theorem_1
 from streamjoin.elastic.sequences import Ways
 from streamjoin.elastic.settings import Mode
@@ -24,7 +25,9 @@ from streamjoin.job import Job, JoinSource
 from streamjoin.language.predicate import INT64_MAX
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Ends, WindowKind
+from streamjoin.retention import expired_before
 from streamjoin.scheme.models import HANDSHAKE
+from streamjoin.sizing import weights_of
 from streamjoin.state.checkpoint import Checkpoint
 
 SMALL_BYTES = 2 << 20
@@ -224,7 +227,7 @@ def make_spec(
         splits=tuple((stream, split) for stream, plan in enumerate(inputs) for split in plan.splits),
         late_before=watermarks if ranged else nothing,
         latest=tuple(_latest(job, last, stream, plan, now) for stream, plan in enumerate(inputs)) if ranged else nothing,
-        expired_before=job.expired_before(marks),
+        expired_before=expired_before(job, marks),
         released_before=head.expired,
         ended=ended,
         records_before=head.records,
@@ -261,7 +264,7 @@ def block_tuples(job: Job, last: Checkpoint, inputs: Sequence[SourcePlan], tasks
     held = [sum(of_task[place] for of_task in last.state.held.values()) for place in range(len(job.places))]
     new = max(plan.records for plan in inputs)
     # Half of a worker's capacity is for each stream.
-    capacity = max(1, int(job.capacity.amount / sum(job.weights(tuple_bytes(job, last)))))
+    capacity = max(1, int(job.capacity.amount / sum(weights_of(job, tuple_bytes(job, last)))))
     load = Load(max(sum(held) / len(held), float(new), 1.0), 1.0, tasks, capacity)
     return max(theorem_1(load, job.scheme_options.alpha), math.ceil(max(new, load.share) / MOST_BLOCKS))
 
@@ -285,7 +288,7 @@ def utilization(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
 
 def loads_of(job: Job, checkpoint: Checkpoint) -> dict[int, float]:
     """The load of each task: what it holds in all places, in the unit of the job's capacity (tuples or bytes)."""
-    weights = job.weights(tuple_bytes(job, checkpoint))
+    weights = weights_of(job, tuple_bytes(job, checkpoint))
     measured = checkpoint.state.held_bytes if job.capacity.in_bytes else checkpoint.state.held
     return {
         task: float(sum(measured[task])) if task in measured else sum(weight * held for weight, held in zip(weights, tuples, strict=True))
@@ -310,6 +313,6 @@ def tuple_bytes(job: Job, checkpoint: Checkpoint) -> tuple[float, ...]:
 
 
 def weights_of_sides(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
-    """``Job.weights_of_sides`` by what this checkpoint holds. O(tasks)."""
+    """``sizing.weights_of_sides`` by what this checkpoint holds. O(tasks)."""
     held = [sum(of_task[place] for of_task in checkpoint.state.held.values()) for place in range(len(job.places))]
-    return job.weights_of_sides(tuple_bytes(job, checkpoint), held)
+    return sizing.weights_of_sides(job, tuple_bytes(job, checkpoint), held)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -163,6 +163,26 @@ class Prepared:
     letters: list[Rejected]
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Those records of a batch that are left."""
+
+    batch: pa.RecordBatch
+    rows: np.ndarray
+    """Their numbers in the split."""
+    moment: np.ndarray | None = None
+    """Event times in microseconds, once they are known; None: there are none."""
+
+    def without(self, gone: np.ndarray) -> _Rows:
+        """The same without some (a mask)."""
+        moment = None if self.moment is None else self.moment[~gone]
+        return _Rows(self.batch.filter(pa.array(~gone)), self.rows[~gone], moment)
+
+    def only(self, chosen: np.ndarray) -> _Rows:
+        """The same with these rows alone, ascending."""
+        return self if len(chosen) == self.batch.num_rows else _Rows(take(self.batch, pa.array(chosen)), self.rows[chosen])
+
+
 def prepare(
     spec: EpochSpec,
     worker: Compiled,
@@ -176,98 +196,128 @@ def prepare(
 ) -> Prepared:
     """Phases 2 and 3 for one batch. ``late_letters``: so many late tuples go to the dead letters."""
     taken = worker.streams[which]
-    batch, rows, stream, latest, times = records.batch, records.offsets(), taken.stream, spec.latest[which], taken.times
-    letters: list[Rejected] = []
-    if times is not None:  # also of what ``where`` drops: a filtered stream goes forward all the same
+    found, letters = _timed(spec, which, taken, _filtered(spec, which, taken, records, report), report)
+    report.rejected += len(letters)
+    keep, late = _on_time(spec, which, taken, found, report, late_letters)
+    keys, keyed = _keyed(worker, taken, found.batch, keep)
+    alone: dict[int, pa.RecordBatch] = {}
+    for place, has_key in zip(taken.places, keyed, strict=True):
+        if taken.gives_unmatched and place in worker.tracked and (unmatchable := keep & ~has_key).any():
+            alone[place] = found.batch.select(list(taken.stream.payload)).filter(pa.array(unmatchable))
+    matchable = np.logical_or.reduce(keyed)
+    report.unmatchable += int((keep & ~matchable).sum())
+    if not matchable.any():
+        return Prepared(None, alone, letters + late)
+    table = _table(spec, worker, which, split, found, first_record, keys, keyed)
+    return Prepared(table if matchable.all() else take(table, pa.array(np.flatnonzero(matchable))), alone, letters + late)
+
+
+def _filtered(spec: EpochSpec, which: int, taken: Taken, records: Records, report: RouteReport) -> _Rows:
+    """Without punctuations, and what ``where`` drops; the stream goes forward by the event times of these, too."""
+    batch, rows, stream, times = records.batch, records.offsets(), taken.stream, taken.times
+    if times is not None:
         batch = times.added(batch)
-        newest = _newest(times.of(batch).cast(pa.int64()), latest)
+        newest = _newest(times.of(batch).cast(pa.int64()), spec.latest[which])
         if newest is not None:
             report.time_max = newest if report.time_max is None else max(report.time_max, newest)
     if taken.punctuation is not None:
         batch, rows = _without_punctuations(taken, batch, rows, report)
-    chosen: np.ndarray | None = None
-    if taken.where is not None:
-        chosen = taken.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
-        report.filtered += batch.num_rows - len(chosen)
-    if chosen is not None and len(chosen) < batch.num_rows:
-        batch, rows = take(batch, pa.array(chosen)), rows[chosen]
-    moment: np.ndarray | None = None
-    if times is not None:
-        column = times.of(batch)
-        if column.null_count:
-            missing = column.is_null().to_numpy(zero_copy_only=False)
-            letters += _letters(batch, rows, missing, times.reason)
-            batch, rows = batch.filter(pa.array(~missing)), rows[~missing]
-            column = times.of(batch)
-        moment = column.cast(pa.int64()).to_numpy()
-        if latest is not None and (ahead := moment > latest).any():
-            letters += _letters(
-                batch,
-                rows,
-                ahead,
-                f"{times.shown}: the event time is after {_written(latest)}, which is as far ahead of the clock as the stream's maxAhead"
-                " lets it be",
-            )
-            report.ahead += int(ahead.sum())
-            batch, rows, moment = batch.filter(pa.array(~ahead)), rows[~ahead], moment[~ahead]
-        if spec.epoch < FIRST_EPOCHS and len(moment):
-            apart, report.peak = disorder(moment, report.peak)
-            report.disorder_micros = max(report.disorder_micros, apart)
-    report.rejected += len(letters)
-    keep = np.ones(batch.num_rows, dtype=bool)
-    if moment is not None and (bound := spec.late_before[which]) is not None:
-        keep &= moment >= bound
-        late = len(keep) - int(keep.sum())
-        report.late += late
-        if late and times is not None:
-            behind = ~keep
-            report.late_micros = max(report.late_micros, int(bound - moment[behind].min()))
-            if late_letters < late:
-                behind[np.flatnonzero(behind)[max(0, int(late_letters)) :]] = False
-            reason = f"{times.shown}: late; the stream's watermark was {_written(bound)}"
-            letters += [replace(letter, is_late=True, again=None) for letter in _letters(batch, rows, behind, reason)]
-    if moment is not None and keep.any():
-        oldest = int((moment if keep.all() else moment[keep]).min())
+    if taken.where is None:
+        return _Rows(batch, rows)
+    chosen = taken.where.select({(stream.name, name): batch.column(name) for name in batch.schema.names}, batch.num_rows)
+    report.filtered += batch.num_rows - len(chosen)
+    return _Rows(batch, rows).only(chosen)
+
+
+def _timed(spec: EpochSpec, which: int, taken: Taken, found: _Rows, report: RouteReport) -> tuple[_Rows, list[Rejected]]:
+    """Those with event times that can be, and letters of the others."""
+    times, latest = taken.times, spec.latest[which]
+    if times is None:
+        return found, []
+    letters: list[Rejected] = []
+    column = times.of(found.batch)
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        letters += _letters(found.batch, found.rows, missing, times.reason)
+        found = found.without(missing)
+        column = times.of(found.batch)
+    found = replace(found, moment=column.cast(pa.int64()).to_numpy())
+    assert found.moment is not None
+    if latest is not None and (ahead := found.moment > latest).any():
+        limit = f"{_written(latest)}, which is as far ahead of the clock as the stream's maxAhead lets it be"
+        letters += _letters(found.batch, found.rows, ahead, f"{times.shown}: the event time is after {limit}")
+        report.ahead += int(ahead.sum())
+        found = found.without(ahead)
+    assert found.moment is not None
+    if spec.epoch < FIRST_EPOCHS and len(found.moment):
+        apart, report.peak = disorder(found.moment, report.peak)
+        report.disorder_micros = max(report.disorder_micros, apart)
+    return found, letters
+
+
+def _on_time(
+    spec: EpochSpec, which: int, taken: Taken, found: _Rows, report: RouteReport, late_letters: float
+) -> tuple[np.ndarray, list[Rejected]]:
+    """Which of them are not late (a mask), and letters of at most so many of the others."""
+    moment, bound, letters = found.moment, spec.late_before[which], list[Rejected]()
+    if moment is None:
+        return np.ones(found.batch.num_rows, dtype=bool), letters
+    keep = np.ones(len(moment), dtype=bool) if bound is None else moment >= bound
+    late = len(keep) - int(keep.sum())
+    report.late += late
+    if late and bound is not None and taken.times is not None:
+        behind = ~keep
+        report.late_micros = max(report.late_micros, int(bound - moment[behind].min()))
+        if late_letters < late:
+            behind[np.flatnonzero(behind)[max(0, int(late_letters)) :]] = False
+        reason = f"{taken.times.shown}: late; the stream's watermark was {_written(bound)}"
+        letters = [replace(letter, is_late=True, again=None) for letter in _letters(found.batch, found.rows, behind, reason)]
+    if late < len(keep):
+        oldest = int((moment[keep] if late else moment).min())
         report.time_min = oldest if report.time_min is None else min(report.time_min, oldest)
-    alone: dict[int, pa.RecordBatch] = {}
-    keys: list[np.ndarray] = []
-    keyed: list[np.ndarray] = []
-    for place in taken.places:
-        by = worker.places[place].key
-        key, valid = encode_keys(batch, by, stream.schema)
-        keys.append(key)
-        keyed.append(keep if valid is None else keep & valid)
+    return keep, letters
+
+
+def _keyed(worker: Compiled, taken: Taken, batch: pa.RecordBatch, keep: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """By place of the stream, the keys, and which of those to ``keep`` have one (masks)."""
+    encoded = [encode_keys(batch, worker.places[place].key, taken.stream.schema) for place in taken.places]
+    keyed = [keep if valid is None else keep & valid for _, valid in encoded]
     for together in taken.together:
         in_all = np.logical_and.reduce([keyed[number] for number in together])
         for number in together:
             keyed[number] = in_all
-    for place, has_key in zip(taken.places, keyed, strict=True):
-        if taken.gives_unmatched and place in worker.tracked:
-            unmatchable = keep & ~has_key
-            if unmatchable.any():
-                alone[place] = batch.select(list(stream.payload)).filter(pa.array(unmatchable))
-    matchable = np.logical_or.reduce(keyed)
-    report.unmatchable += int((keep & ~matchable).sum())
-    keep = matchable
-    if not keep.any():
-        return Prepared(None, alone, letters)
-    numbers = numbers_of(spec.epoch, split, rows)
+    return [key for key, _ in encoded], keyed
+
+
+def _table(
+    spec: EpochSpec,
+    worker: Compiled,
+    which: int,
+    split: int,
+    found: _Rows,
+    first_record: int,
+    keys: Sequence[np.ndarray],
+    keyed: Sequence[np.ndarray],
+) -> pa.Table:
+    """All of them as they are held, and what says where they go."""
+    taken, moment, positions = worker.streams[which], found.moment, first_record + found.rows
+    numbers = numbers_of(spec.epoch, split, found.rows)
     units = units_of(numbers)
     if plan_of(spec.scheme, spec.config).uncut.model == HANDSHAKE:
-        units = ((first_record + rows) % UNITS).astype(np.uint32)  # a chain goes by the order in which tuples came
+        units = (positions % UNITS).astype(np.uint32)  # a chain goes by the order in which tuples came
     arrays: list[pa.Array | np.ndarray] = [keys[0], units]
     if taken.window.kind is WindowKind.RANGE:
         assert moment is not None
         arrays.append(moment)
-        if taken.window.slide_micros:  # where the joins' windows slide differently, each finds out by itself
+        if taken.window.has_aux:  # where the joins' windows slide differently, each finds out by itself
             arrays.append(moment // taken.window.slide_micros * taken.window.slide_micros)
     elif taken.window.kind is WindowKind.ROWS:
-        arrays.append(first_record + rows)
+        arrays.append(positions)
         others = [number for number in range(len(worker.streams)) if number != which]
-        arrays += [_others_before(spec, which, other, first_record + rows) for other in others]
+        arrays += [_others_before(spec, which, other, positions) for other in others]
     if taken.is_tracked:
-        arrays.append(first_record + rows)
-    payload = [batch.column(name) for name in stream.payload]
+        arrays.append(positions)
+    payload = [found.batch.column(name) for name in taken.stream.payload]
     more = {"_shed": pa.array(draws_of(numbers))} if any(spec.shed) or any(spec.would_shed) else {}
     more |= {_key_of(number): pa.array(key) for number, key in enumerate(keys) if number}
     if len(taken.places) > 1 and not taken.is_in_all:
@@ -275,10 +325,7 @@ def prepare(
     schema = worker.held[taken.places[0]]
     for name, values in more.items():
         schema = schema.append(pa.field(name, values.type))
-    table = pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [*more.values()], schema=schema)
-    if not keep.all():
-        table = take(table, pa.array(np.flatnonzero(keep)))
-    return Prepared(table, alone, letters)
+    return pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [*more.values()], schema=schema)
 
 
 def _without_punctuations(

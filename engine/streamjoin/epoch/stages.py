@@ -128,7 +128,7 @@ class Stage:
         """Whether what it finds has references."""
         self.main, self.window = edge.main, _kernel_window(join.window, members, stream, self.side)
         """By what candidates are found."""
-        self.near = nearness(join.window, graph.streams) if join.window.each else None
+        self.near = nearness(join.window, graph.streams) if join.window.is_multiway else None
         residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
         self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
@@ -323,7 +323,7 @@ NOTHING = ("nothing", parse_expression("1", {}))
 
 def _kernel_window(window: Window, members: Sequence[int], stream: int, side: int) -> Window:
     """By what the probe finds pairs: exact for a delta; for partial results, whose time is that of their newest, a little wide."""
-    if not window.each:
+    if not window.is_multiway:
         return window
     if window.kind is not WindowKind.RANGE:
         return Window(WindowKind.UNBOUNDED)  # of rows, which of two records is the later depends on their streams

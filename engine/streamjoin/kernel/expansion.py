@@ -114,7 +114,7 @@ def keep_between(probe_rows: Any, run_rows: Any, start: int, stop: int, earliest
 @native(
     (
         *(read("int32"), read("int32"), write("int64"), "int64", "int64", write("int32"), write("int32")),
-        *(read("int64"), read("int64"), read("int64"), read("int64"), "int64", "int64"),
+        *(read("int64"), read("int64"), read("int64"), read("int64"), "int64", "int64", "int64"),
     )
 )
 def expand_rows(
@@ -129,7 +129,8 @@ def expand_rows(
     probe_aux: Any,
     run_time: Any,
     run_aux: Any,
-    window_rows: int,
+    probe_window: int,
+    run_window: int,
     probe_side: int,
 ) -> int:
     """:func:`expand`, of the pairs alone in a rows window: the earlier is among its stream's last when the later arrives."""
@@ -142,8 +143,8 @@ def expand_rows(
         while j < stop and count < capacity:
             burst = min(stop, j + (capacity - count))
             while j < burst:
-                probe_held = time >= run_aux[j] - window_rows
-                run_held = run_time[j] >= aux - window_rows
+                probe_held = time >= run_aux[j] - probe_window
+                run_held = run_time[j] >= aux - run_window
                 run_is_later = time < run_aux[j] if probe_side == LEFT else run_time[j] >= aux
                 probe_rows[count] = row
                 run_rows[count] = j
@@ -172,12 +173,13 @@ def coverage_of(window: Window, left: Run, right: Run) -> Coverage:
     left_times, right_times = _known(left.time_min, left.time_max), _known(right.time_min, right.time_max)
     if window.kind is WindowKind.ROWS:
         left_others, right_others = _known(left.aux_min, left.aux_max), _known(right.aux_min, right.aux_max)
-        if left_times.low >= right_others.high - window.rows and right_times.low >= left_others.high - window.rows:
+        left_rows, right_rows = window.rows_of(LEFT), window.rows_of(RIGHT)
+        if left_times.low >= right_others.high - left_rows and right_times.low >= left_others.high - right_rows:
             return Coverage.ALL
         right_later, left_later = left_times.high < right_others.low, left_times.low >= right_others.high
-        if right_later and left_times.high < right_others.low - window.rows:
+        if right_later and left_times.high < right_others.low - left_rows:
             return Coverage.NONE
-        return Coverage.NONE if left_later and right_times.high < left_others.low - window.rows else Coverage.SOME
+        return Coverage.NONE if left_later and right_times.high < left_others.low - right_rows else Coverage.SOME
     # Both ends of a left tuple's interval ascend with its time.
     if _latest(window, left_times.high) < right_times.low or _earliest(window, left_times.low) > right_times.high:
         return Coverage.NONE
@@ -225,7 +227,8 @@ def expansion_of(
         return expand_between, between(window, probe, run, probe_side, rows)
     assert probe.time is not None
     assert probe.aux is not None
-    return expand_rows, (probe.time[rows], probe.aux[rows], run.time, run.aux, window.rows, probe_side)
+    windows = window.rows_of(probe_side), window.rows_of(1 - probe_side)
+    return expand_rows, (probe.time[rows], probe.aux[rows], run.time, run.aux, *windows, probe_side)
 
 
 def between(window: Window, probe: Run, run: Run, probe_side: int, rows: slice) -> tuple[Ints, Ints, Ints]:

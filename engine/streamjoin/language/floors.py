@@ -93,17 +93,17 @@ class Floors:
             "floors": [[floor.kind, floor.born] for floor in self.floors],
             "places": [[each.stream, each.side, each.floor, None if each.key is None else _key_json(each.key)] for each in self.places],
             "joins": {name: [list(placed.places), placed.main] for name, placed in self.joins.items()},
-            "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows],
+            "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows, list(window.each)],
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Floors:
-        kind, *spans = values["window"]
+        kind, before, after, slide, rows, each = values["window"]
         return cls(
             tuple(Floor(MainKind(kind), born) for kind, born in values["floors"]),
             tuple(Place(stream, side, floor, None if key is None else _key(*key)) for stream, side, floor, key in values["places"]),
             {name: Placed(tuple(places), main) for name, (places, main) in values["joins"].items()},
-            Window(WindowKind(kind), *spans),
+            Window(WindowKind(kind), before, after, slide, rows, tuple(each)),
         )
 
     def layout(self, joins: Mapping[str, Joined]) -> Layout | None:

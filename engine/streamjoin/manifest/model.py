@@ -104,8 +104,12 @@ class Stream(Part):
     """Which records are not tuples but end snapshots of results (output.snapshots.punctuation)."""
 
 
+Rows = Annotated[int, Field(ge=1, lt=2**62)]
+"""A number of records."""
+
+
 class Window(Part):
-    """Which tuples are close enough: exactly one of within, each, rows and unbounded; or, for two streams, before and after."""
+    """Which tuples are close enough: exactly one of within, each, rows, eachRows and unbounded; or, for two streams, before and after."""
 
     within: Span | None = None
     """No two event times of a result differ by more than this."""
@@ -115,12 +119,14 @@ class Window(Part):
     """How long before the first stream's tuple the second stream's may be; 0s when only after is given. Two streams only."""
     after: Span | None = None
     """How long after the first stream's tuple the second stream's may be; 0s when only before is given. Two streams only."""
-    rows: Annotated[int, Field(ge=1, lt=2**62)] | None = None
+    rows: Rows | None = None
     """Every tuple of a result is among the last this many records of its stream when the newest of them arrives."""
+    each_rows: Annotated[dict[str, Rows], Field(max_length=MOST_STREAMS)] | None = None
+    """By stream, for every stream: among how many of its last records this stream's tuple is when the newest of a result arrives."""
     unbounded: bool | None = None
     """true: all tuples, however far apart. Held tuples are never dropped."""
     slide: PositiveSpan | None = None
-    """Windows of time (within, before, after) start at multiples of this, instead of with every tuple. Two streams only."""
+    """Windows of time (within, each, before, after) start at multiples of this, instead of with every tuple."""
 
 
 class Output(Part):

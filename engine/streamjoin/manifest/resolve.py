@@ -58,21 +58,18 @@ def is_stream_name(name: str) -> bool:
 def window(spec: model.Window, streams: Sequence[str]) -> Window:
     """The window that a valid ``window`` means over these streams, in their order."""
     if spec.rows is not None:
-        return Window(WindowKind.ROWS, rows=spec.rows, each=(spec.rows,) * len(streams) if len(streams) > 2 else ())
+        return Window.of_rows([spec.rows] * len(streams))
+    if spec.each_rows is not None:
+        return Window.of_rows([spec.each_rows[name] for name in streams])
     if spec.unbounded:
         return Window(WindowKind.UNBOUNDED)
+    slide = 0 if spec.slide is None else spec.slide.micros
     if spec.each is not None:
-        return Window.of_each([spec.each[name].micros for name in streams])
-    if spec.within is not None and len(streams) > 2:
-        return Window.of_each([spec.within.micros] * len(streams))
+        return Window.of_each([spec.each[name].micros for name in streams], slide)
+    if spec.within is not None:
+        return Window.of_each([spec.within.micros] * len(streams), slide)
     none = Duration(0)
-    before, after = (spec.within, spec.within) if spec.within is not None else (spec.before or none, spec.after or none)
-    return Window(
-        WindowKind.RANGE,
-        before_micros=(before or none).micros,
-        after_micros=(after or none).micros,
-        slide_micros=spec.slide.micros if spec.slide is not None else 0,
-    )
+    return Window.of_each([(spec.after or none).micros, (spec.before or none).micros], slide)
 
 
 def names_streams(spec: model.Spec) -> bool:

@@ -69,7 +69,7 @@ def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -
             probing=placed.streams[graph.places[edge.places[probing]].stream],
             key=_key(graph.places[edge.places[probing]].key),
             probe=_probe(edge.main, probing),
-            window=_window_of_many(join.window, names) if placed.is_multiway else _window_of_two(join.window, probing),
+            window=_window_of_each(join.window, names) if join.window.each else _window_of_two(join.window, probing),
             checks=tuple(residual + checks),
             distribution=CHAIN if job.model == HANDSHAKE else way.distribution(step).value,
             with_delta=stream < head,
@@ -87,14 +87,12 @@ def _window_of_two(window: Window, side: int) -> str:
     return f"from {before} before to {after} after it{slide}"
 
 
-def _window_of_many(window: Window, names: list[str]) -> str:
+def _window_of_each(window: Window, names: list[str]) -> str:
     """How far each tuple may lie before the newest."""
-    if window.kind is WindowKind.UNBOUNDED:
-        return ""
-    spans = window.each or (window.rows,) * len(names)
     ranged = window.kind is WindowKind.RANGE
-    each = (f"{name} {Duration(span) if ranged else f'{span} rows'}" for name, span in zip(names, spans, strict=True))
-    return f"within {', '.join(each)} of the newest"
+    each = (f"{name} {Duration(span) if ranged else f'{span} rows'}" for name, span in zip(names, window.each, strict=True))
+    slide = f", in windows that slide by {Duration(window.slide_micros)}" if window.slide_micros else ""
+    return f"within {', '.join(each)} of the newest{slide}"
 
 
 def _probe(main: MainPredicate, probing: int) -> Probe:

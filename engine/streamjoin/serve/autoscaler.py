@@ -30,6 +30,7 @@ from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.replan import PlanPhase, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
+from streamjoin.retention import window_seconds
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
 from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
@@ -288,7 +289,7 @@ def _least(watermarks: Sequence[int | None]) -> int | None:
 
 
 def _settings_of(job: Job, first_workers: int = 0) -> Settings:
-    return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=job.window_seconds)
+    return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
 
 
 class Elastic:

@@ -16,6 +16,7 @@ from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import plan_after
 
 
 class Planning(Protocol):
@@ -50,7 +51,7 @@ def plan_for_workers(
 
     Raises ValueError for what the model refuses. A tenth of a second for 16 workers.
     """
-    made = job.plan_after(running_plan(status), statistics, layout.main, workers, model)
+    made = plan_after(job, running_plan(status), statistics, layout.main, workers, model)
     if not made.changed:
         return made
     return replace(made, plan=replace(made.plan, generation=newest_generation(status) + 1))
