@@ -208,7 +208,7 @@ class Pool:
                     return placed, False
                 self._require_hosts()
                 if placed:
-                    _require_room(spec, placed)
+                    require_room(spec, placed)
                     return placed, True
                 if placed is None:
                     self.changed.wait(0.5)
@@ -263,7 +263,7 @@ class Pool:
             self.happened(events.Ticked(self._beat_seconds))
 
 
-def _require_room(spec: EpochSpec, placed: Sequence[Process]) -> None:
+def require_room(spec: EpochSpec, placed: Sequence[Process]) -> None:
     """Raises EpochFailed where a process would hold more than it may, as it does the tasks of others that are missing."""
     held = dict.fromkeys(placed, 0.0)
     for task, process in enumerate(placed):
