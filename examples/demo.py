@@ -19,7 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from streamjoin.api.floors import Floor
-from streamjoin.cli.draw import draw_change
+from streamjoin.cli.draw import draw as draw_picture
+from streamjoin.cli.draw import render_change
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.snapshots import StorageSnapshots
@@ -155,7 +156,8 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.input.watermarks, strict=True)]
     path = OUT / "scheme.png"
     known = Statistics((held[0], held[1]))
-    draw_change(path, old, plan, known, [Floor.alone(main, known, (job.streams[0].name, job.streams[1].name))], job.capacity)
+    floors = [Floor.alone(main, known, (job.streams[0].name, job.streams[1].name))]
+    draw_picture(path, lambda form: render_change(form, old, plan, known, floors, job.capacity))
     return path
 
 

@@ -29,7 +29,7 @@ from streamjoin.io import librdkafka
 from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.serve.watch import Watched
+from streamjoin.serve.observer import Steps
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -203,12 +203,12 @@ class Joined:
         return Counter((value["a"], value["b"]) for value in values), repeats
 
 
-def finish(driver: Driver | Watched) -> None:
+def finish(driver: Driver | Steps) -> None:
     while driver.step(final=True) is not None:
         pass
 
 
-def finish_despite_failures(driver: Driver | Watched, until: str | None = None) -> None:
+def finish_despite_failures(driver: Driver | Steps, until: str | None = None) -> None:
     """Step until the input has ended, over failures, as the command line's loop does; or until an epoch fails in the words of ``until``."""
 
     def has_ended() -> bool:

@@ -14,18 +14,18 @@ from playwright.sync_api import Page
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job
-from streamjoin.api.loop import Done, Waiting
+from streamjoin.api.loop import Done, Event, Waiting
 from streamjoin.bearer import Token
-from streamjoin.cli.history import History
 from streamjoin.cli.live import LiveRun
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.api import PlanApi
 from streamjoin.serve.live import Board
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS
 
@@ -57,17 +57,12 @@ class Shown:
         job = replace(job, min_workers=1, max_workers=4, streams=tuple(replace(one, expected_rate=None) for one in job.streams))
         self.driver = driver_for(job, (stream(), stream()), ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(job)
-        self.watched = Watched(self.driver, self.metrics)
+        self.watched = Steps(self.driver, [self.metrics])
         self.now = ORIGIN
-        self.history = History(ORIGIN)
-        self.live = LiveRun(
-            Subject(job, "inline", "streamjoin run x", self.driver, namespace=namespace),
-            self.history,
-            self.driver,
-            clock=lambda: self.now,
-            board=lambda observe: Board(observe, pause_seconds=0.02, beat_seconds=0.5),
-        )
-        self.api = PlanApi(self.driver, job, self.metrics.health, token=token, live=self.live.board, draw=self.live.draw)
+        subject = Subject("inline", "streamjoin run x", self.driver, namespace=namespace)
+        self.state = RunState(subject, ORIGIN, clock=lambda: self.now)
+        self.live = LiveRun(self.state, board=lambda observe: Board(observe, pause_seconds=0.02, beat_seconds=0.5))
+        self.api = PlanApi(self.driver, self.metrics.health, token=token, live=self.live.board, draw=self.live.draw)
         self.server = DriverServer(self.metrics, api=self.api)
         self.url = self.server.url
         self.watched.start()
@@ -76,12 +71,14 @@ class Shown:
         """One epoch, a second after the one before."""
         result = self.watched.step(final=True)
         assert result is not None, "the script has as many steps as the input has epochs"
-        self.now = ORIGIN + len(self.history.samples) + 1.0
-        done = Done(result, self.now, self.driver.plan_status())
-        self.history.add(result, done.finished, done.plan)
-        self.live.show(done)
-        self.live.show(Waiting())
+        self.now = ORIGIN + len(self.state.history.samples) + 1.0
+        self.tell(Done(result, self.now, self.driver.plan_status()))
+        self.tell(Waiting())
         return result
+
+    def tell(self, event: Event) -> None:
+        self.state.see(event)
+        self.live.show(event)
 
     def get(self, path: str, method: str = "GET", body: Any = None) -> Any:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body else None, method=method)

@@ -22,7 +22,8 @@ from shaken_storage import Shake, ShakenStorage, give_tickets
 from soak import Case, Journal, Kind, Point
 from soak_files import Coming, Files
 from spark_path import have_workers_find_tests
-from streamjoin.api.loop import AnnouncedRunner, Ended, Event, Loop, Retrying
+from streamjoin.api.loop import Ended, Event, Loop, Retrying
+from streamjoin.api.runners import spark_runner
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch import planning
@@ -146,14 +147,10 @@ def main(root: Path) -> NoReturn:
         elif isinstance(event, Ended):
             ended.append(event)
 
-    def make_runner(workers: int) -> SparkRunner:
-        faults.runner = SparkRunner(SparkSettings(root / "logs", master=case.master))
-        return faults.runner
-
     job = soak.job_of(root)
     storage = ShakenStorage(job.checkpoint, root / "tickets", soak.disk_of(root))
     sources = [Coming(source, name, faults.files) for name, source in zip(soak.ALL, make_sources(job, storage), strict=True)]
-    runner = AnnouncedRunner(make_runner, tell)
+    runner = faults.runner = spark_runner(SparkSettings(root / "logs", master=case.master), tell)
     driver = faults.driver = Driver(job, storage, runner, sources=sources, clock=faults.clock, at=faults.at)
     Loop(driver, interval_seconds=0.0, stop=threading.Event(), tell=tell, log_directory=root / "logs", until_idle=True).run()
     failure = ended[0].failure

@@ -32,8 +32,8 @@ from streamjoin.serve import server as serving
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.messages import MOST_AREAS, PlanAnswer, StatisticsAnswer
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -59,8 +59,8 @@ class Served:
         self.job = replace(job, min_workers=1, max_workers=4, streams=tuple(map(_quiet, job.streams)))
         self.driver: Driver = driver_for(self.job, self.inputs, ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(self.job)
-        self.watched = Watched(self.driver, self.metrics)
-        self.api = PlanApi(self.driver, self.job, self.metrics.health, token=None if token is None else TokenFile(token))
+        self.watched = Steps(self.driver, [self.metrics])
+        self.api = PlanApi(self.driver, self.metrics.health, token=None if token is None else TokenFile(token))
         self.server = DriverServer(self.metrics, address, api=self.api)
         self.where = ("127.0.0.1", int(self.server.url.rsplit(":", 1)[1]))
 
@@ -135,9 +135,8 @@ def test_what_is_read_is_what_the_driver_says(served: Served) -> None:
 
 
 def test_a_plan_that_is_too_full_is_taken_with_a_warning(served: Served) -> None:
-    served.job = replace(served.job, capacity=Capacity(60))
-    served.api.adopt(served.job)
     served.run(3)
+    served.driver.job = replace(served.driver.job, capacity=Capacity(60))
     for method, body in (("GET", None), ("PUT", {"workers": 2})):
         warning = served.ask(method, "/v1/plan", body)[1]["warning"]
         assert warning.startswith("spec.workers.capacityTuples: task ")

@@ -26,8 +26,9 @@ from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.serve.autoscaler import Autoscaler, Elastic
+from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.decisions import PATH, LedgerWriter, load_ledger
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError
 from waiting import PATIENCE_SECONDS
@@ -131,7 +132,7 @@ class Run:
         self.autoscaler = Autoscaler(
             self.job, self.driver, self.storage, clock=self.clock, tell=self.told.append, decided=self.decisions.append
         )
-        self.elastic = Elastic(Timed(self.driver), self.autoscaler)
+        self.elastic = Steps(Timed(self.driver), [self.autoscaler])
 
     def steps(self, count: int) -> list[EpochResult]:
         results = []

@@ -38,11 +38,13 @@ from streamjoin.api.machine import shortage
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import MOST_SAMPLES, RATE_SECONDS, Durations, History
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import Screen
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.completeness import JoinLosses, Losses, Sums
 from streamjoin.epoch.ports import EpochFailed, EpochResult
+from streamjoin.job import Job
 from streamjoin.manifest.validate import load
 from streamjoin.results.reader import files, list_snapshots
 from streamjoin.runner import java
@@ -921,22 +923,25 @@ def test_every_tuple_is_in_exactly_one_second_of_the_curve() -> None:
     assert 0.8 * 8 * 30 < whole <= 8 * 30 + 1e-6
 
 
+def screen_of(job: Job, *, is_sampled: bool = True, unicode: bool = True) -> Screen:
+    """The screen of a run that began at 1000. ``is_sampled``: its driver knows how tuples lie."""
+    driver = SimpleNamespace(job=job, layout=job.layouts[0] if is_sampled else None, scheme=None)
+    return Screen(RunState(Subject("spark", "streamjoin run x", driver), 1000.0), unicode=unicode)
+
+
 @pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24), (200, 60), (60, 20)])
 @pytest.mark.parametrize("workers", [1, 3, 40])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, workers: int, unicode: bool) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
-    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None))
-    history = History(1000.0)
-    screen = Screen(subject, history, unicode=unicode)
-    screen.see(Starting(workers))
+    screen = screen_of(job, unicode=unicode)
+    screen.state.see(Starting(workers))
     for epoch in range(30):
         tau = {task: (epoch + task) / 60 for task in range(workers)}
         result = make_result(
             epoch, utilization=tau, held=dict.fromkeys(tau, (1000, 2000)), watermarks=(10**15, 10**15), warnings=("a.csv was replaced",)
         )
-        history.add(result, 1000.5 + epoch)
-        screen.see(Done(result, 1000.5 + epoch))
+        screen.state.see(Done(result, 1000.5 + epoch))
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
         console.print(screen.render(1030.6, width, height))
@@ -954,12 +959,9 @@ def test_the_screen_fits_its_terminal(tmp_path: Path, width: int, height: int, w
 @pytest.mark.parametrize("streams", [3, 6])
 def test_the_screen_has_a_line_and_a_column_for_each_of_many_streams(tmp_path: Path, width: int, height: int, streams: int) -> None:
     job = compile_job(load(chain_at(tmp_path, streams=streams).read_text()))
-    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None))
-    history = History(1000.0)
-    screen = Screen(subject, history)
+    screen = screen_of(job)
     result = of_three(streams=streams, warnings=("a.csv was replaced",))
-    history.add(result, 1000.5)
-    screen.see(Done(result, 1000.5))
+    screen.state.see(Done(result, 1000.5))
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
         console.print(screen.render(1001.6, width, height))
@@ -1097,9 +1099,8 @@ def test_joins_come_and_go_under_a_checkpoint(tmp_path: Path, count: int) -> Non
 @pytest.mark.parametrize("count", [2, 6, 16])
 def test_the_screen_has_a_line_for_each_join_as_far_as_there_is_room(tmp_path: Path, height: int, shown: int, count: int) -> None:
     job = compile_job(load(with_joins(manifest_at(tmp_path), count).read_text()))
-    history = History(1000.0)
-    history.add(make_result(totals=make_result().totals | {"output/lonely-1": [12_345]}), 1000.5)
-    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None)), history)
+    screen = screen_of(job)
+    screen.state.see(Done(make_result(totals=make_result().totals | {"output/lonely-1": [12_345]}), 1000.5))
     console = Console(width=100, height=height, color_system=None)
     with console.capture() as capture:
         console.print(screen.render(1001.0, 100, height))
@@ -1117,10 +1118,9 @@ def test_the_screen_says_how_complete_results_are_once_some_are_lost(tmp_path: P
     job = compile_job(load(manifest_at(tmp_path).read_text()))
 
     def line(found: float) -> str:
-        history = History(1000.0)
         losses = Losses(joins={"lonely": JoinLosses(Sums(0.0)).plus(1000.0, Sums(1000.0, found, 1000.0, 1000.0))})
-        history.add(make_result(losses=losses, committed_at=1000.5), 1000.5)
-        screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=job.layouts[0], scheme=None)), history)
+        screen = screen_of(job)
+        screen.state.see(Done(make_result(losses=losses, committed_at=1000.5), 1000.5))
         console = Console(width=width, height=24, color_system=None)
         with console.capture() as capture:
             console.print(screen.render(1001.0, width, 24))
@@ -1132,12 +1132,11 @@ def test_the_screen_says_how_complete_results_are_once_some_are_lost(tmp_path: P
 
 def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
-    history = History(1000.0)
-    screen = Screen(Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=None, scheme=None)), history)
+    screen = screen_of(job, is_sampled=False)
 
     def shown(*events: Event, at: float) -> str:
         for event in events:
-            screen.see(event)
+            screen.state.see(event)
         console = Console(width=100, height=30, color_system=None)
         with console.capture() as capture:
             console.print(screen.render(at))
@@ -1146,7 +1145,6 @@ def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) ->
     assert "starting  0:01" in shown(at=1001)
     assert "starting workers  0:05" in shown(Starting(3), at=1005)
     assert "waiting for input  0:12" in shown(Waiting(), at=1012)
-    history.add(make_result(13), 1013.5)
     assert "running  0:14" in shown(Entering("tasks", 1013.1), Done(make_result(13), 1013.5), Waiting(), at=1014)
     assert "running, tasks for 9.0 s  0:24" in shown(Entering("plan", 1014.9), Entering("tasks", 1015.0), at=1024)
     assert "retrying" in shown(Retrying("epoch 14: lost", 1, 0.5), at=1025)
@@ -1159,13 +1157,12 @@ def test_the_view_says_what_the_run_is_about_and_for_how_long(tmp_path: Path) ->
 
 def test_the_view_shows_what_was_not_joined_and_why(tmp_path: Path) -> None:
     job = compile_job(load(manifest_at(tmp_path).read_text()))
-    subject = Subject(job, "spark", "streamjoin run x", SimpleNamespace(layout=None, scheme=None))
-    history = History(1000.0)
+    screen = screen_of(job, is_sampled=False)
     totals = make_result().totals | {"input": [123_456, 20], "late": [17, 0], "shed": [0, 23], "unmatchable": [41, 0]}
-    history.add(make_result(totals=totals), 1000.5)
+    screen.state.see(Done(make_result(totals=totals), 1000.5))
     console = Console(width=100, height=30, color_system=None)
     with console.capture() as capture:
-        console.print(Screen(subject, history).render(1001.0))
+        console.print(screen.render(1001.0))
     left, right = (next(line for line in capture.get().splitlines() if line.startswith(f" {name} ")) for name in "lr")
     assert {"123,456", "17", "41", "1.0"} <= set(left.split())
     assert {"20", "23", "2.0"} <= set(right.split())

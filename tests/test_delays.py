@@ -23,7 +23,7 @@ from streamjoin.io.base import UnavailableError
 from streamjoin.io.several import Sinks
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.watch import Watched
+from streamjoin.serve.observer import Steps
 from streamjoin.state.storage import ObjectStorage
 
 NOW = 1_800_000_000.0
@@ -46,7 +46,7 @@ class Files:
         self.job = make_job(root, watermark="1h", **options)
         self.driver = Driver(self.job, ObjectStorage(self.job.checkpoint), InlineRunner(), clock=self.clock)
         self.metrics = Metrics(self.job, clock=self.clock)
-        self.watched = Watched(self.driver, self.metrics)
+        self.watched = Steps(self.driver, [self.metrics])
         self.stamps: dict[str, list[float]] = defaultdict(list)
         """By stream, of records that were not seen read yet."""
 

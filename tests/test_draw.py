@@ -13,7 +13,7 @@ import pytest
 
 from streamjoin.api.floors import Floor, floors_of, statistics_of
 from streamjoin.cli import wording
-from streamjoin.cli.draw import draw_scheme, render_change, render_scheme
+from streamjoin.cli.draw import draw, render_change, render_scheme
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.language.ddl import parse_schema
@@ -122,14 +122,13 @@ def test_results_are_darker_than_what_is_covered_for_nothing() -> None:
 def test_the_suffix_decides_the_format(tmp_path: Path, form: str) -> None:
     statistics = known()
     path = tmp_path / "new" / f"plan.{form}"
-    draw_scheme(path, plan_for_tasks("adsp", statistics, BAND, 3), statistics, band(statistics))
+    draw(path, lambda form: render_scheme(form, plan_for_tasks("adsp", statistics, BAND, 3), statistics, band(statistics)))
     assert path.read_bytes()[:5] in (b"<?xml", b"\x89PNG\r")
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
-    statistics = known()
     with pytest.raises(ValueError, match=r"plan\.gif: its suffix must be one of \.svg, \.png"):
-        draw_scheme(tmp_path / "plan.gif", plan_for_tasks("adsp", statistics, BAND, 3), statistics, band(statistics))
+        draw(tmp_path / "plan.gif", lambda form: b"")
 
 
 def test_hundreds_of_tasks_are_drawn() -> None:

@@ -46,7 +46,7 @@ from streamjoin.io.several import Sinks
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.watch import Watched
+from streamjoin.serve.observer import Steps
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -689,7 +689,7 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     join = Joined(broker, tmp_path, epoch=60, source={"onDataLoss": "skip"})
     metrics = Metrics(join.job)
     driver = join.driver()
-    watched = Watched(driver, metrics)
+    watched = Steps(driver, [metrics])
     watched.start()
     join.feed(60)
     result = watched.step()
@@ -717,7 +717,7 @@ def test_metrics_say_what_the_brokers_say(broker: KafkaBroker, tmp_path: Path) -
     assert sample(metrics, "kafka_sent_bytes_total") == sum(len(key or b"") + len(value) for _, key, value in records)
     assert sample(metrics, "kafka_send_failures_total") == 0
     again = Metrics(join.job)
-    Watched(join.driver(), again).start()
+    Steps(join.driver(), [again]).start()
     for name in "lr":
         assert sample(again, "kafka_skipped_records_total", stream=name) == lost[name], "that goes on where it was"
     assert sample(again, "kafka_sent_records_total") == 0
@@ -861,7 +861,7 @@ def test_a_full_queue_is_waited_for(broker: KafkaBroker, topic: Callable[..., st
 def test_the_broker_dies_and_comes_back(mortal_broker: KafkaBroker, tmp_path: Path) -> None:
     join = Joined(mortal_broker, tmp_path, timeout="2s")
     driver, metrics = join.driver(), Metrics(join.job)
-    watched = Watched(driver, metrics)
+    watched = Steps(driver, [metrics])
     watched.start()
     join.feed(60)
     finish_despite_failures(watched)

@@ -17,7 +17,7 @@ from kafka_broker import KafkaBroker
 from kafka_join import Joined, way
 from streamjoin.epoch.delays import Delays
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.watch import Watched
+from streamjoin.serve.observer import Steps
 from waiting import PATIENCE_SECONDS
 
 __all__ = ["way"]
@@ -48,7 +48,7 @@ def test_the_delay_is_the_time_since_the_records_stamp(broker: KafkaBroker, tmp_
     put(broker, join.topics[0], ages[1], 1)
     put(broker, join.topics[1], ages[2], 1)
     driver, metrics = join.driver(clock=lambda: NOW), Metrics(join.job)
-    watched = Watched(driver, metrics)
+    watched = Steps(driver, [metrics])
     watched.start()
     found = []
     while (result := watched.step(final=True)) is not None:

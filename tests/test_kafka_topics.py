@@ -33,7 +33,7 @@ from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
 from streamjoin.language.topics import matches
 from streamjoin.manifest import load
 from streamjoin.serve.metrics import Metrics
-from streamjoin.serve.watch import Watched
+from streamjoin.serve.observer import Steps
 from waiting import PATIENCE_SECONDS, Sleepless, wait_for
 
 NUMBERED = pa.schema([("id", pa.int64()), ("topic", pa.string()), ("part", pa.int32())])
@@ -432,7 +432,7 @@ def test_a_deleted_topic_ends_the_run_or_is_told_and_counted(
     join.feed(30)
     join.feed_topic(0, gone, 30)
     driver, metrics = join.driver(), Metrics(join.job)
-    watched = Watched(driver, metrics)
+    watched = Steps(driver, [metrics])
     watched.start()
     finish(watched)
     lags = {
@@ -459,7 +459,7 @@ def test_a_deleted_topic_ends_the_run_or_is_told_and_counted(
     assert join.found() == (join.expected(), 0)
     again = Metrics(join.job)
     restarted = join.driver()
-    Watched(restarted, again).start()
+    Steps(restarted, [again]).start()
     for name, count in (("l", 1), ("r", 0)):
         labels = {"name": "pairs", "stream": name}
         assert again.registry.get_sample_value("streamjoin_kafka_deleted_topics_total", labels) == count

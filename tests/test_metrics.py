@@ -13,6 +13,7 @@ import urllib.request
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +44,8 @@ from streamjoin.serve.admission import Request
 from streamjoin.serve.api import PlanApi
 from streamjoin.serve.catalogue import CATALOGUE, Kind, tables
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.watch import Watched
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS
@@ -119,7 +120,7 @@ class Run:
         inputs = inputs or (some_input(1), some_input(2))
         self.driver: Driver = driver_for(self.job, inputs, storage or ObjectStorage(str(root / "state")), self.runner, clock=self.clock)
         self.metrics = Metrics(self.job, clock=self.clock, pulse=self.driver.pulse, snapshots=self.driver.snapshots)
-        self.watched = Watched(self.driver, self.metrics)
+        self.watched = Steps(self.driver, [self.metrics])
 
     def steps(self, count: int | None = None) -> list[EpochResult]:
         """So many epochs, or all."""
@@ -150,7 +151,7 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     streams = tuple(replace(stream, source=source) for stream in run.job.streams)
     job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
     metrics = Metrics(job, clock=run.clock, pulse=run.driver.pulse, snapshots=run.driver.snapshots)
-    metrics.spent(0, (Traffic(),) * 3, run.driver.delays)
+    metrics.idle(SimpleNamespace(traffic=(Traffic(),) * 3, delays=run.driver.delays, plan_status=lambda: None))
     return metrics
 
 
@@ -502,7 +503,7 @@ def test_how_complete_results_are_is_said_over_times_and_goes_on_over_restarts(r
     }
     assert seen["completeness_budget_seconds"] == 0
     again = Metrics(run.job, clock=run.clock)
-    again.resume(run.driver.job, run.driver.checkpoint)
+    again.started(run.driver)
     assert scrape(again)["completeness_ratio"] == seen["completeness_ratio"]
 
 
@@ -511,7 +512,7 @@ def test_the_catalogue_has_what_is_served_and_nothing_else(run: Run) -> None:
     (result,) = run.steps(1)
     by_tuples, by_bytes = as_if_from_kafka(run), as_if_from_kafka(run, capacity=Capacity(1 << 20, in_bytes=True))
     for metrics in (by_tuples, by_bytes):
-        metrics.observe(replace(result, backlog_by_partition=({0: 5}, {}), blocked=({0: Blocked(5, 1.0)}, {})), run.watched.plan_status())
+        metrics.observe(replace(result, backlog_by_partition=({0: 5}, {}), blocked=({0: Blocked(5, 1.0)}, {})), run.driver.plan_status())
     seen, weighed = scrape(by_tuples), scrape(by_bytes)
     assert weighed["capacity_bytes"] == 1 << 20
     assert set(seen.types) ^ set(weighed.types) == {"streamjoin_capacity_bytes", "streamjoin_capacity_tuples"}
@@ -552,7 +553,7 @@ def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_b
     job = make_job(tmp_path, types=("INT", "INT"), streams=streams, joins=[join], epoch={"maxTuples": 300})
     metrics = Metrics(job, clock=Clock())
     driver = Driver(job, ObjectStorage(job.checkpoint), InlineRunner())
-    watched = Watched(driver, metrics)
+    watched = Steps(driver, [metrics])
     watched.start()
     results = list(iter(lambda: watched.step(final=True), None))
     seen = scrape(metrics)
@@ -564,7 +565,7 @@ def test_joins_of_three_streams_count_partial_results_and_may_have_a_stream_on_b
     assert seen["partial_tuples_total"] == results[-1].totals["partial"][0] > 0
     assert seen["partial_bytes_total"] == results[-1].totals["partial_bytes"][0] > 0
     assert set(seen.types) >= {name for name, metric in CATALOGUE.items() if metric.many}
-    api = PlanApi(driver, job, metrics.health)
+    api = PlanApi(driver, metrics.health)
     answer = json.loads(api.answer(Request("GET", "/v1/statistics")).message.model_dump_json(by_alias=True))
     assert answer["predicate"] == "a.id = b.id; abs(b.k - c.k) <= 1"
     assert [answer[side]["tuples"] for side in ("left", "right")] == [600, 600]
@@ -581,7 +582,8 @@ def test_kafka_is_shown_by_stream_and_partition_and_summed_over_epochs(run: Run)
     metrics = as_if_from_kafka(run)
     assert scrape(metrics)["kafka_sent_records_total"] == 0
     for errors, lag in (((1, 0), {0: 5, 1: 7}), ((2, 4), {1: 3})):
-        metrics.spent(0, (Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)), {})
+        traffic = Traffic(errors=10), Traffic(), Traffic(100, 2000, 3, 9)
+        metrics.idle(SimpleNamespace(traffic=traffic, delays={}, plan_status=lambda: None))
         totals = result.totals | {"skipped": [0, 4]}
         blocked = {partition: Blocked(waiting, 90.0) for partition, waiting in lag.items() if waiting != 7}
         metrics.observe(replace(result, source_errors=errors, backlog_by_partition=(lag, {}), blocked=(blocked, {}), totals=totals))
@@ -604,7 +606,7 @@ def test_storage_requests_that_were_repeated_are_counted_whatever_became_of_thei
         nonlocal repeated
         repeated += times
 
-    for module in ("state.storage", "epoch.driver", "epoch.joined", "epoch.route", "serve.watch"):
+    for module in ("state.storage", "epoch.driver", "epoch.joined", "epoch.route", "serve.metrics"):
         monkeypatch.setattr(f"streamjoin.{module}.retries", lambda: repeated)
     run = Run(tmp_path)
     at = {"claim": lambda: repeat(2), "plan": lambda: repeat(3)}
@@ -651,7 +653,7 @@ def test_the_documentation_asks_only_for_metrics_that_there_are(run: Run) -> Non
     run.watched.start()
     (result,) = run.steps(1)
     metrics = as_if_from_kafka(run)
-    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.driver.plan_status())
     samples = set(re.findall(r"^(\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     questions = "".join(re.findall(r"```(?:promql|yaml)\n(.*?)```", DOCUMENT, re.DOTALL))
     asked = set(re.findall(r"\b(?:streamjoin|process)_\w+", questions))
@@ -665,7 +667,7 @@ def test_promtool_finds_nothing_to_complain_about(run: Run) -> None:
     run.watched.start()
     (result,) = run.steps(1)
     metrics = as_if_from_kafka(run)
-    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.watched.plan_status())
+    metrics.observe(replace(result, backlog_by_partition=({0: 5}, {})), run.driver.plan_status())
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=generate_latest(metrics.registry), capture_output=True, check=False)
     assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "", "")
 

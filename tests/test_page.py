@@ -68,10 +68,10 @@ def test_at_each_of_fifty_steps_the_page_shows_what_the_api_says(shown: Shown, c
                 assert page.locator("#scheme figure").count() == 2
                 assert answer["wanted"]["generation"] == before + 1
             if number == 20:
-                shown.live.show(Retrying("epoch 20: a worker died", 1, 0.5))
+                shown.tell(Retrying("epoch 20: a worker died", 1, 0.5))
                 expect(page.locator("#doing")).to_have_text("retrying")
             if number == 30:
-                shown.live.show(Notice("warning: the plan was given up"))
+                shown.tell(Notice("warning: the plan was given up"))
             result = shown.step()
             seen = read(page, result.epoch)
             plan, samples = shown.get("/v1/plan"), shown.samples()
@@ -91,7 +91,7 @@ def test_at_each_of_fifty_steps_the_page_shows_what_the_api_says(shown: Shown, c
         told = " ".join(seen["troubles"])
         assert "epoch 20: a worker died" in told
         assert "the plan was given up" in told
-        shown.live.show(Ended(Reason.IDLE))
+        shown.tell(Ended(Reason.IDLE))
         shown.live.board.finish()
         expect(page.locator("#doing")).to_have_text("done")
         expect(page.locator("#link")).to_have_text("the run is over")
@@ -391,7 +391,7 @@ def test_who_follows_gets_each_section_as_it_is_and_is_told_of_the_end(shown: Sh
             assert taken() == "live"
         else:
             raise AssertionError(f"what came in parts is not the whole: {found}")
-    shown.live.show(Ended(Reason.STOPPED))
+    shown.tell(Ended(Reason.STOPPED))
     shown.live.board.finish()
     while taken() != "end":
         pass
@@ -399,21 +399,10 @@ def test_who_follows_gets_each_section_as_it_is_and_is_told_of_the_end(shown: Sh
     connection.close()
 
 
-def test_an_epoch_is_shown_with_its_steps_or_not_yet(shown: Shown) -> None:
-    """Who follows may ask between the two lines with which a run keeps an epoch and tells of it."""
-    before = shown.step()
-    later = shown.watched.step(final=True)
-    assert later is not None
-    shown.history.add(later, shown.now)
-    sections = shown.live.sections()
-    assert (sections["run"]["epoch"], sections["run"]["generation"]) == (before.epoch, before.generation)
-    assert sections["epochs"][-1]["epoch"] == before.epoch
-
-
 def test_every_field_is_documented(shown: Shown) -> None:
     for _ in range(5):
         shown.step()
-    shown.live.show(Notice("warning: something"))
+    shown.tell(Notice("warning: something"))
     shown.get("/v1/plan", "PUT", {"workers": 2})
     coming = shown.get("/v1/live")
     while shown.get("/v1/plan")["wanted"] is not None:

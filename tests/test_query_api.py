@@ -162,7 +162,7 @@ def test_a_token_is_asked_for_where_there_is_one(join: Asked, pool: Pool, tmp_pa
 
 def test_the_drivers_port_answers_queries_beside_the_plan_api(join: Asked, pool: Pool) -> None:
     metrics = Metrics(join.job)
-    with DriverServer(metrics, api=PlanApi(join.driver, join.job, metrics.health, queries=QueryApi(pool))) as server:
+    with DriverServer(metrics, api=PlanApi(join.driver, metrics.health, queries=QueryApi(pool))) as server:
         assert post(server.url, {"sql": "SELECT count(*) AS n FROM l"})[2] == b'{"n":1600}\n'
         assert post(server.url, b"", method="GET", path="/v1/plan")[0] == 200
         assert post(server.url, b"", method="GET", path="/v1/query")[0] == 405

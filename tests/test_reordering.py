@@ -22,11 +22,11 @@ from streamjoin.language.graph import JoinGraph
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.admission import Request
 from streamjoin.serve.api import PlanApi
-from streamjoin.serve.autoscaler import Autoscaler, Elastic
+from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.decisions import load_ledger
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.reorderings import MOST_RECENT, Reorderings
-from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 from test_sequences import graph_of
 
@@ -109,7 +109,7 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
     storage, now = ObjectStorage(str(tmp_path / "state")), START / SECOND
     driver = driver_for(job, join.inputs, storage, InlineRunner(), clock=lambda: now)
     told: list[str] = []
-    elastic = Elastic(driver, Autoscaler(job, driver, storage, clock=lambda: now, tell=told.append))
+    elastic = Steps(driver, [Autoscaler(job, driver, storage, clock=lambda: now, tell=told.append)])
     elastic.start()
     committed: list[Ways] = []
     while elastic.step(final=True) is not None:
@@ -132,9 +132,10 @@ def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_cou
     join = of_three_streams()
     job = make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2))
     driver = driver_for(job, join.inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
-    reorderings, metrics = Reorderings(job, driver), Metrics(job)
-    api = PlanApi(driver, job, metrics.health, reordered=lambda: reorderings.recent)
-    watched = Watched(driver, metrics, reorderings)
+    metrics = Metrics(job)
+    reorderings = Reorderings(job, metrics.decided)
+    api = PlanApi(driver, metrics.health, reorderings=reorderings)
+    watched = Steps(driver, [metrics, reorderings])
     watched.start()
     committed: list[Ways] = []
     while watched.step(final=True) is not None:

@@ -157,7 +157,7 @@ UNHEARD = """
 import os, pathlib, threading
 from streamjoin.cli.watchdog import Watchdog, end_process
 from streamjoin.epoch.pulse import Activity
-Watchdog(lambda: Activity(3, "plan", 9.0, 1.0), lambda lost: end_process(lost, pathlib.Path("logs")), poll_seconds=0.01)
+Watchdog(lambda: Activity(3, "plan", 9.0, 1.0), lambda lost: end_process(lost, pathlib.Path("logs")), poll_seconds=0.01).__enter__()
 threading.Event().wait()
 """
 
@@ -177,7 +177,7 @@ def test_a_blocked_driver_says_so_and_ends_and_the_next_one_goes_on(step: str, t
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=4)
     driver = stopped_at(step, tmp_path, blocked, inputs)
     metrics = Metrics(driver.job, pulse=driver.pulse)
-    metrics.resume(driver.job, driver.checkpoint)
+    metrics.started(driver)
     ends: list[Activity] = []
     over = threading.Event()
 

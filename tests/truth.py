@@ -21,7 +21,8 @@ from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.retention import window_seconds
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.serve.autoscaler import Autoscaler, Elastic
+from streamjoin.serve.autoscaler import Autoscaler
+from streamjoin.serve.observer import Steps
 from streamjoin.simulation.rivals import StreamJoin
 from streamjoin.simulation.run import SimulatedJoin, simulate
 from streamjoin.simulation.traffic import Traffic
@@ -194,14 +195,14 @@ def run(
     inputs = streams_of(traffic, hot_share)
     driver = driver_for(job, inputs, storage, Late(runner or InlineRunner(), clock, start_seconds), clock=clock)
     autoscaler = Autoscaler(job, driver, storage, clock=clock)
-    elastic = Elastic(_Quick(driver), autoscaler)
+    elastic = Steps(_Quick(driver), [autoscaler])
     played = Played()
     elastic.start()
     generation = None
     for _ in range(traffic.steps):
         clock.now += traffic.step_seconds
         result = elastic.step(final=False)
-        status = elastic.plan_status()
+        status = driver.plan_status()
         assert result is not None
         assert status is not None
         played.tau.append(max(result.utilization.values()))

@@ -1,6 +1,7 @@
 """The CustomResourceDefinition, from the manifest's models: ``make crds`` writes it.
 
-Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is in ``crd_rules``.
+Fields, types, bounds, defaults and descriptions are the models'. What fields must be together is in ``manifest.model_rules``
+and ``crd_rules``.
 
 Always holds: the schema is structural, and every text, list and mapping in it is bounded, so that the API server can
 bound what the rules cost; an unbounded one is a ValueError that names the field. Nothing that the API server refuses
@@ -17,6 +18,7 @@ from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
 from streamjoin.manifest.fields import parts_of
 from streamjoin.manifest.model import API_VERSION, KIND
+from streamjoin.manifest.model_rules import rules_of
 from streamjoin.manifest.part import Part, SchemaGenerator
 from streamjoin_operator.crd_rules import NAME, RULES
 from streamjoin_operator.status_model import Status
@@ -117,7 +119,7 @@ def _structural(part: type[Part]) -> Json:
     """A model's JSON schema, with its rules, as Kubernetes wants it: nothing by reference, no alternatives with null."""
     schema = part.model_json_schema(schema_generator=SchemaGenerator)
     definitions: Json = schema.pop("$defs", {})
-    rules = {each.__name__: each.api_rules + RULES.get(each, ()) for each in parts_of(part)}
+    rules = {each.__name__: rules_of(each) + RULES.get(each, ()) for each in parts_of(part)}
 
     def convert(given: Json, name: str | None = None) -> Json:
         if "$ref" in given:

@@ -1,7 +1,8 @@
 """What fields of the CustomResourceDefinition must be together, in CEL: rules for the API server, by the manifest's models.
 
-A rule mirrors a check in ``manifest.together``; tests/test_crd.py holds the two together. SQL, places and what depends on the types of
-columns are beyond CEL: these the operator checks, and reports in the status.
+These are the rules that ``manifest.model_rules`` has not. Each mirrors a check in ``manifest.together``, or is about a change;
+tests/test_crd.py holds the two together. SQL, places and what depends on the types of columns are beyond CEL: these the operator checks,
+and reports in the status.
 
 Always holds: nothing that a rule refuses would pass ``manifest.validate``, but for changes of what may not change (``oldSelf``).
 """
@@ -12,27 +13,17 @@ from collections.abc import Iterator, Mapping
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
-from streamjoin.manifest.cel import Rule, exactly_one, one_holds, seconds
+from streamjoin.manifest.cel import Rule, one_holds, seconds
+from streamjoin.manifest.field_types import RESOURCE_NAME
 from streamjoin.manifest.model import KIND
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
+from streamjoin.manifest.rules import names_of
 
 
 def same(field: str) -> str:
     """Whether an optional field of ``s`` is what it is in ``o``."""
     return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"
-
-
-def _names(part: type[Part]) -> list[str]:
-    return [info.alias or name for name, info in part.model_fields.items()]
-
-
-def _below(low: str, high: str) -> Rule:
-    """Of the thresholds of scaling. tau1 is half of tau2 where it is not given."""
-    value = {"tau1": "(has(self.tau1) ? self.tau1 : 0.5 * self.tau2)"}
-    lower, upper = (value.get(name, f"self.{name}") for name in (low, high))
-    by_default = " (by default half of tau2)" if high == "tau1" else ""
-    return Rule(f"{lower} < {upper}", f"{low} must be below {high}{by_default}", field=None if low == "tau1" else low)
 
 
 def _has_one(of: str, *names: str) -> str:
@@ -94,15 +85,7 @@ def _fixed(what: str, of: str, unchanged: str) -> Rule:
 
 
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
-    sources.Source: (exactly_one(*_names(sources.Source)),),
-    sinks.Sink: (exactly_one(*_names(sinks.Sink)),),
-    model.Checkpoint: (exactly_one("location", "persistentVolumeClaim"),),
-    snapshots.SnapshotStore: (exactly_one(*_names(snapshots.SnapshotStore)),),
     snapshots.Snapshots: (
-        Rule(
-            "self.punctuation || has(self.every) || has(self.size)",
-            "does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
-        ),
         Rule(
             "!self.punctuation || !(has(self.every) || has(self.size))",
             "excludes every and size; keep one",
@@ -112,18 +95,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "self.maxDelay == 0 || (has(self.every) && has(self.size))",
             "needs every and size; give both, or remove maxDelay",
             field="maxDelay",
-        ),
-    ),
-    model.Stream: (
-        Rule(
-            "has(self.schema) != has(self.source.join)",
-            "must be given, but where the source is a join, whose output it follows from",
-            field="schema",
-        ),
-        Rule(
-            "!has(self.source.join) || !has(self.idleTimeout)",
-            "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here",
-            field="idleTimeout",
         ),
     ),
     model.Window: (
@@ -149,34 +120,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="slide",
         ),
     ),
-    model.SchemeSpec: tuple(
-        Rule(
-            f"!has(self.{name}) || self.model == '{owner}'",
-            f"is only for model {owner}; remove one of them",
-            f"'is only for model {owner}, and the model is ' + self.model + '; remove one of them'",
-            field=name,
-        )
-        for name, owner in (("sigma", "readj"), ("groups", "biclique"), ("alpha", "handshake"))
-    ),
-    model.Workers: (
-        Rule("self.min <= self.max", "must be at most max", field="min"),
-        Rule(
-            "self.floor <= 1 || (self.min <= self.floor && self.floor <= self.max)",
-            "must be at least min and at most max, or 1 for none",
-            field="floor",
-        ),
-        Rule(
-            "!has(self.capacity) || !has(self.capacityTuples)",
-            "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them",
-            field="capacity",
-        ),
-        Rule(
-            "self.perExecutor <= self.max",
-            "must be at most max, or each pod would have room for workers that never come",
-            field="perExecutor",
-        ),
-    ),
-    model.Scaling: (_below("tau0", "tau1"), _below("tau1", "tau2"), _below("tau2", "tau3")),
     model.Spec: (
         Rule(
             "self.streams.all(a, self.streams.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
@@ -276,7 +219,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "streams",
             " && ".join(
                 [
-                    *(f"has(s.source.{kind}) == has(o.source.{kind})" for kind in _names(sources.Source)),
+                    *(f"has(s.source.{kind}) == has(o.source.{kind})" for kind in names_of(sources.Source)),
                     *_same_sources(optional=True),
                     *_same_sources(optional=False),
                 ]
@@ -286,13 +229,10 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
         _fixed("a join's condition", "joins", "s.condition == o.condition"),
         _fixed("a join's type", "joins", same("type")),
-        _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in _names(model.Window))),
+        _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in names_of(model.Window))),
     ),
 }
 """By model: the rules of each of its objects."""
 
-NAME = Rule(
-    "self.metadata.name.matches('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')",
-    "metadata.name is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
-)
+NAME = Rule(f"self.metadata.name.matches('^{RESOURCE_NAME.pattern}$')", f"metadata.name {RESOURCE_NAME.message}")
 """Of the resource as a whole."""

@@ -32,15 +32,15 @@ from bench.report import machine, options, table
 from browser import browser
 from harness import SECOND, START, Input, driver_for, make_batch, make_job
 from streamjoin.api.loop import Done
-from streamjoin.cli.history import History
 from streamjoin.cli.live import LiveRun
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
 from streamjoin.cli.view import LiveView
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.api import PlanApi
 from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.observer import Steps
 from streamjoin.serve.server import DriverServer
-from streamjoin.serve.watch import Watched
 from streamjoin.state.storage import ObjectStorage
 
 FOLLOWER = """
@@ -67,11 +67,10 @@ class Run:
         job = make_job(root, on="abs(l.k - r.k) <= 1", window=window, watermark="1s", workers=2, capacity=1_000_000)
         self.driver = driver_for(job, (stream(), stream()), ObjectStorage(str(root / "state")), InlineRunner())
         self.metrics = Metrics(job)
-        self.history = History(time.time())
-        self.subject = Subject(job, "inline", "", self.driver)
-        self.live = LiveRun(self.subject, self.history, self.driver)
-        self.watched = Watched(self.driver, self.metrics)
-        api = PlanApi(self.driver, job, self.metrics.health, live=self.live.board, draw=self.live.draw)
+        self.state = RunState(Subject("inline", "", self.driver), time.time())
+        self.live = LiveRun(self.state)
+        self.watched = Steps(self.driver, [self.metrics])
+        api = PlanApi(self.driver, self.metrics.health, live=self.live.board, draw=self.live.draw)
         self.server = DriverServer(self.metrics, api=api)
         self.watched.start()
 
@@ -82,7 +81,7 @@ class Run:
 
         def see() -> None:
             while (event := events.get()) is not None:
-                self.history.add(event.result, event.finished, event.plan)
+                self.state.see(event)
                 told(event)
 
         thread = threading.Thread(target=see)
@@ -112,7 +111,7 @@ def following(url: str, number: int) -> Iterator[None]:
 
 def pieces(run: Run) -> str:
     """The least that each part takes: of so many tries one is undisturbed, whatever else the machine does."""
-    last = run.history.last
+    last = run.state.history.last
     assert last is not None
     event = Done(last, time.time(), run.driver.plan_status())
     sections = run.live.sections()
@@ -122,7 +121,7 @@ def pieces(run: Run) -> str:
         ("and written as JSON", lambda: [json.dumps(section) for section in sections.values()]),
         ("the keys of what is held are sorted for it, once in 5 s", run.driver.statistics),
     ]
-    screen = LiveView(run.subject, run.history, Console(file=io.StringIO(), force_terminal=True, width=100, height=30))
+    screen = LiveView(run.state, Console(file=io.StringIO(), force_terminal=True, width=100, height=30))
     parts.append(("for comparison: the terminal's screen is drawn, four times a second", screen.tick))
     lines = []
     for name, action in parts:
@@ -161,7 +160,7 @@ def main() -> None:
                 with contextlib.ExitStack() as stack:
                     told: Callable[[Done], None] = lambda event: None  # noqa: E731
                     if name == "the terminal's screen":
-                        screen = LiveView(run.subject, run.history, Console(file=io.StringIO(), force_terminal=True, width=100, height=30))
+                        screen = LiveView(run.state, Console(file=io.StringIO(), force_terminal=True, width=100, height=30))
                         stack.callback(screen.close)
                         told = screen.show
                     elif followers is not None:

@@ -17,14 +17,18 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.outcome import REFUSED
-from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult, Runner, Running, Stepper
+from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult
 from streamjoin.epoch.replan import PlanStatus
-from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.deadletter import kind_of
+from streamjoin.serve.observer import Observer, Steps
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.driver import Driver
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
@@ -37,7 +41,6 @@ STALLS = 2
 begins with connections and threads of its own."""
 MANY_LOST = 10_000
 """So many of a stream's first records have to be rejected or late, and no other, for a run to end that goes on otherwise."""
-UNSTARTED = "the driver starts workers before it uses them"
 
 
 class Reason(StrEnum):
@@ -130,79 +133,14 @@ class Ended:
 Event = Entering | Starting | Started | Done | Waiting | Retrying | Notice | Asked | Stopping | Ended
 
 
-class AnnouncedRunner:
-    """A runner made when the number of its workers is known, that tells when it starts them.
-
-    Workers that cannot be started are no reason to try an epoch again.
-    """
-
-    def __init__(self, make: Callable[[int], Runner], tell: Callable[[Event], None]) -> None:
-        self._make = make
-        self._tell = tell
-        self._runner: Runner | None = None
-
-    def start(self, workers: Sequence[int], least: int = 1) -> None:
-        self.stop()
-        tasks = len(workers)
-        self._tell(Starting(tasks))
-        began = time.monotonic()
-        runner = self._make(tasks)
-        try:
-            runner.start(workers, least)
-        except EpochFailed as error:
-            error.permanent = True
-            raise
-        finally:
-            self._runner = runner
-        self._tell(Started(tasks, time.monotonic() - began))
-
-    def request(self, count: int) -> None:
-        assert self._runner is not None, UNSTARTED
-        self._runner.request(count)
-
-    @property
-    def ready(self) -> int:
-        return 0 if self._runner is None else self._runner.ready
-
-    @property
-    def absence(self) -> str | None:
-        return None if self._runner is None else self._runner.absence
-
-    @property
-    def waits_for(self) -> tuple[str, ...] | None:
-        runner = self._runner
-        return None if runner is None else runner.waits_for
-
-    @property
-    def moved_at(self) -> float:
-        runner = self._runner
-        return float("-inf") if runner is None else runner.moved_at
-
-    @property
-    def overlaps(self) -> bool:
-        return self._runner is not None and self._runner.overlaps
-
-    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Running:
-        assert self._runner is not None, UNSTARTED
-        return self._runner.submit(spec, workers)
-
-    def release(self, workers: Sequence[int]) -> None:
-        assert self._runner is not None, UNSTARTED
-        self._runner.release(workers)
-
-    def stop(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.stop()
-
-
 class Loop:
     """Epochs until told to stop, out of time, out of input, or failed. ``tell`` gets every event, in the thread that asks for them."""
 
     def __init__(
         self,
-        driver: Stepper,
+        driver: Driver,
         *,
+        observers: Sequence[Observer] = (),
         interval_seconds: float,
         stop: threading.Event,
         tell: Callable[[Event], None],
@@ -213,8 +151,8 @@ class Loop:
         decision: Callable[[], Decision | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``decision``: the autoscaler's last one."""
-        self._driver = driver
+        """``observers``: of each step, before it is told. ``decision``: the autoscaler's last one."""
+        self._driver, self._steps = driver, Steps(driver, observers)
         self._decision = decision
         self._interval = interval_seconds
         self._stop = stop
@@ -237,7 +175,7 @@ class Loop:
         ended = Ended(Reason.STOPPED)
         try:
             if not self._stop.is_set():
-                self._driver.start()
+                self._steps.start()
                 reason = yield from self._epochs()
                 ended = Ended(reason)
         except Exception as error:
@@ -251,7 +189,7 @@ class Loop:
         finally:
             self._tell(Stopping())
             with contextlib.suppress(Exception):  # workers that are gone cannot be stopped; what matters is committed
-                self._driver.stop()
+                self._steps.stop()
             self._tell(ended)
 
     def _epochs(self) -> Generator[Done, None, Reason]:
@@ -329,7 +267,7 @@ class Loop:
         deaths = stalls = 0
         for attempt in itertools.count(1):
             try:
-                result = self._driver.step(final=final)
+                result = self._steps.step(final=final)
             except EpochFailed as error:
                 if error.is_narrowed and not self._stop.is_set():
                     self._tell(Retrying(str(error), attempt, 0.0, narrowed=True))

@@ -1,4 +1,4 @@
-"""A running join as an iterator of epochs, and the parts of which every run is made, by the library or the command line.
+"""A running join as an iterator of epochs.
 
 Always holds: each epoch that the iterator gives is committed. However a run is left, its workers end, and the next run goes on from the
 last commit.
@@ -10,36 +10,26 @@ import atexit
 import contextlib
 import logging
 import signal
-import sys
 import threading
-import time
-import traceback
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from streamjoin.api.failure import Exit, Failure, failure_of
-from streamjoin.api.loop import WARNING, AnnouncedRunner, Ended, Event, Loop, Notice, Reason, Retrying
+from streamjoin.api.loop import Ended, Entering, Event, Notice, Reason, Retrying
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.delays import Delays
-from streamjoin.epoch.ports import EpochResult, JoinWork, Runner, Stepper
+from streamjoin.epoch.ports import EpochResult, JoinWork
 from streamjoin.job import Inbox, Job
-from streamjoin.location import is_url
 from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.problem import ManifestError, Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from streamjoin.epoch.driver import Driver
-    from streamjoin.runner.spark import SparkSettings
-    from streamjoin.serve.autoscaler import Autoscaler
-    from streamjoin.state.storage import Storage
 
 LOG = logging.getLogger("streamjoin")
 RUNNERS = ("spark", "inline")
@@ -166,6 +156,8 @@ class Run(Iterator[Epoch]):
         log_directory: Path | None = None,
     ) -> None:
         """Raises ValueError for arguments that cannot be, ManifestError where the join is suspended."""
+        from streamjoin.api.execution import default_log_directory
+
         if runner not in RUNNERS:
             raise ValueError(f"runner: {runner!r} must be one of {', '.join(RUNNERS)}")
         if for_seconds is not None and not for_seconds > 0:
@@ -227,32 +219,16 @@ class Run(Iterator[Epoch]):
         return self._recovered
 
     def _run(self) -> Generator[Epoch, None, None]:
+        from streamjoin.api.execution import Execution
         from streamjoin.api.machine import fitted, machine_bytes
-        from streamjoin.epoch.driver import Driver
-        from streamjoin.state.storage import ObjectStorage
+        from streamjoin.api.runners import inline_runner, local_spark_runner
 
         job, directory = fitted(self._job, machine_bytes()), self._log_directory
-        if self._runner == "inline":
-            runner = announced_inline(self._tell)
-        else:
-            settings = local_spark(job, directory, may_grow=self._elastic, inline='runner="inline"', tell=self._tell)
-            runner = announced_spark(settings, self._tell)
-        try:
-            storage = ObjectStorage(job.checkpoint)
-            driver = Driver(job, storage, runner, at=self._entered, suspects_data=True)
-        except Exception as error:
-            raise failure_of(error, traceback.format_exc(), directory) from error
-        joining, autoscaler = scaled(job, driver, driver, storage, self._tell) if self._elastic else (driver, None)
-        loop = Loop(
-            joining,
-            interval_seconds=job.interval_micros / 1e6,
-            stop=self._stop,
-            tell=self._tell,
-            log_directory=directory,
-            until_idle=self._until_idle,
-            run_seconds=self._for_seconds,
-            decision=lambda: None if autoscaler is None else autoscaler.decision,
-        )
+        runner = inline_runner
+        if self._runner == "spark":
+            runner = partial(local_spark_runner, job, directory, may_grow=self._elastic, inline='runner="inline"')
+        execution = Execution(job, runner, self._tell, directory, elastic=self._elastic)
+        loop = execution.loop(stop=self._stop, until_idle=self._until_idle, run_seconds=self._for_seconds)
         before = signal.getsignal(signal.SIGINT)
         try:
             with contextlib.closing(loop.epochs()) as epochs:
@@ -274,10 +250,6 @@ class Run(Iterator[Epoch]):
         outputs = {join.name: join.output for join in self._job.joins}
         return {name: taken(inbox, output_schema(outputs[name])) for name, inbox in self._inboxes.items()}
 
-    def _entered(self, step: str) -> None:
-        if step == "sweep":  # what the commit before had staged has just been made visible
-            self._recover()
-
     def _recover(self) -> None:
         import pyarrow as pa
 
@@ -293,6 +265,8 @@ class Run(Iterator[Epoch]):
             LOG.warning("%s; trying again", event.sentence)
         elif isinstance(event, Notice):
             LOG.info("%s", event.text)
+        elif isinstance(event, Entering) and event.step == "sweep":  # what the commit before had staged has just been made visible
+            self._recover()
 
 
 def _restore_interrupts(before: Any) -> None:
@@ -301,78 +275,3 @@ def _restore_interrupts(before: Any) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and handler is not before and before is not None and str(getattr(handler, "__module__", "")).startswith("pyspark."):
         signal.signal(signal.SIGINT, before)
-
-
-def default_log_directory(job: Job) -> Path:
-    """The directory for logs: in the checkpoint, if that is on this machine, because Spark cannot log into an object store."""
-    return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
-
-
-def announced_inline(tell: Callable[[Event], None]) -> AnnouncedRunner:
-    """The runner of this process."""
-    from streamjoin.runner.inline import InlineRunner
-
-    return AnnouncedRunner(lambda workers: InlineRunner(), tell)
-
-
-def announced_spark(settings: Callable[[int], SparkSettings], tell: Callable[[Event], None]) -> AnnouncedRunner:
-    """The runner on Spark, started when it is known how many workers there are to be; ``settings`` of so many."""
-
-    def make(workers: int) -> Runner:
-        from streamjoin.runner.spark import SparkRunner
-
-        return SparkRunner(settings(workers))
-
-    return AnnouncedRunner(make, tell)
-
-
-def local_spark(
-    job: Job, log_directory: Path, *, may_grow: bool, inline: str, tell: Callable[[Event], None]
-) -> Callable[[int], SparkSettings]:
-    """A Spark of this machine's, by the number of its workers. ``may_grow``: a plan may bring more of them; ``inline``: how to say that all
-    is to be in this process. Raises Failure where there is no Java, or a Spark already."""
-    java_home = require_java(inline)
-    pyspark = sys.modules.get("pyspark")
-    if pyspark is not None and pyspark.SparkContext._active_spark_context is not None:
-        text = "a Spark session is active in this process, which can have one only, and the join starts its own"
-        raise Failure(Exit.USAGE, f"{text}; stop that, or run the join in another process, or with {inline}")
-
-    def settings(workers: int) -> SparkSettings:
-        from streamjoin.api.machine import machine_bytes, shortage
-        from streamjoin.kernel.run import warm
-        from streamjoin.manifest.memory import LEAST
-        from streamjoin.runner.spark import SparkSettings
-
-        warning = shortage(job.memory_bytes, max(workers, job.max_workers) if may_grow else workers, machine_bytes())
-        is_fitted = job.capacity.origin and job.capacity.amount > LEAST
-        if warning is not None and not is_fitted:
-            tell(Notice(WARNING + warning))
-        warm()  # compiled once, here: the workers find it in the cache
-        return SparkSettings(log_directory, java_home=java_home, stabilization_seconds=job.stabilization_seconds)
-
-    return settings
-
-
-def require_java(inline: str) -> Path:
-    """The JAVA_HOME to run Spark with. ``inline``: as of :func:`local_spark`. Raises Failure where there is none."""
-    from streamjoin.runner.java import JavaNotFound, find_java
-
-    try:
-        return find_java()
-    except JavaNotFound as missing:
-        raise Failure(Exit.JAVA, f"{missing}; or try {inline}, which needs none") from missing
-
-
-def scaled(
-    job: Job,
-    driver: Driver,
-    joining: Stepper,
-    storage: Storage,
-    tell: Callable[[Event], None],
-    decided: Callable[[Decision], None] = lambda decision: None,
-) -> tuple[Stepper, Autoscaler]:
-    """What is run, scaled after each of its steps."""
-    from streamjoin.serve.autoscaler import Autoscaler, Elastic
-
-    autoscaler = Autoscaler(job, driver, storage, clock=time.time, tell=lambda text: tell(Notice(text)), decided=decided)
-    return Elastic(joining, autoscaler), autoscaler

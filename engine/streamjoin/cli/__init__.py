@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +20,8 @@ from streamjoin import __version__
 LEAST_MEMORY = 64 << 20
 """Of a query."""
 FILE = click.Path(dir_okay=False, path_type=Path)
+POSITIVE = click.FloatRange(0, min_open=True)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Pictures(click.Path):
@@ -67,6 +70,20 @@ class Memory(click.ParamType[int]):
         if found < LEAST_MEMORY:
             self.fail(f"{value!r} must be at least 64Mi", param, ctx)
         return found
+
+
+def of_workers(command: _Command) -> _Command:
+    """What simulations take workers and tuples to be."""
+    for option in (
+        click.option(
+            "--share", type=click.FloatRange(0, 1), help="The share of all pairs that the main predicate admits.  [default: by its form]"
+        ),
+        click.option("--tuple-bytes", type=POSITIVE, default=64, show_default=True, help="Bytes of a held tuple."),
+        click.option("--worker-rate", type=POSITIVE, default=200_000, show_default=True, help="Tuples/s that a worker can process."),
+        click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start."),
+    ):
+        command = option(command)
+    return command
 
 
 class Research(click.Group):
@@ -121,39 +138,23 @@ def main() -> None:
 @click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw the run when it ends (png, svg or pdf).")
 @click.option(
     "--log-dir",
+    "log_directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="The directory for Spark's log and the traces of failures. [default: logs in the checkpoint's directory]",
 )
-def run(
-    manifest: Path,
-    runner: str,
-    elastic: bool,
-    until_idle: bool,
-    seconds: float | None,
-    as_json: bool,
-    metrics_port: int | None,
-    metrics_address: str | None,
-    api_token_file: Path | None,
-    flight_port: int | None,
-    ui: bool | None,
-    picture: Path | None,
-    log_dir: Path | None,
-) -> None:
+def run(**given: Any) -> None:
     """Run the join that MANIFEST describes, with a live view. Ctrl-C stops it; a second start continues from there."""
-    if metrics_address is not None and metrics_port is None:
-        raise click.UsageError("--metrics-address says where --metrics-port is; give a port too, or 0 for any free one")
-    if api_token_file is not None and metrics_port is None:
-        raise click.UsageError("--api-token-file is of the plan API on --metrics-port; give a port too, or 0 for any free one")
-    if flight_port is not None and metrics_port is None:
-        raise click.UsageError("--flight is beside --metrics-port; give a port for that too, or 0 for any free one")
+    if given["metrics_port"] is None:
+        for name, why in (
+            ("metrics_address", "--metrics-address says where --metrics-port is; give a port too"),
+            ("api_token_file", "--api-token-file is of the plan API on --metrics-port; give a port too"),
+            ("flight_port", "--flight is beside --metrics-port; give a port for that too"),
+        ):
+            if given[name] is not None:
+                raise click.UsageError(f"{why}, or 0 for any free one")
     from streamjoin.cli.run import Options, run_manifest
 
-    options = Options(
-        *(manifest, runner, until_idle, seconds, as_json, picture, log_dir, metrics_port, metrics_address, api_token_file, elastic),
-        flight_port=flight_port,
-        ui=ui,
-    )
-    raise SystemExit(run_manifest(options))
+    raise SystemExit(run_manifest(Options(**given)))
 
 
 @main.command()
@@ -184,52 +185,45 @@ def letters(manifest: Path, examples: int, as_json: bool, replay: bool) -> None:
 @click.argument("sql")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row, instead of a table.")
 @click.option("--arrow", type=FILE, metavar="FILE", help="Write the rows into this file, in Arrow's format.")
-@click.option("--limit", type=click.IntRange(1), metavar="ROWS", help="The most rows; more are cut.  [default: 1000 for a table]")
+@click.option("--limit", "rows", type=click.IntRange(1), metavar="ROWS", help="The most rows; more are cut.  [default: 1000 for a table]")
 @click.option("--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="Give up after this time.")
-@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="The memory that the query may take if it runs here.")
+@click.option(
+    "--memory",
+    "memory_bytes",
+    type=Memory(),
+    default="1Gi",
+    show_default=True,
+    help="The memory that the query may take if it runs here.",
+)
 @click.option("--token-file", type=FILE, metavar="FILE", help="A file with the token for the server at URL.")
 @click.option("--follow", is_flag=True, help="For a join's results: continue with each new snapshot, until Ctrl-C.")
 @click.option("--after", metavar="SNAPSHOT", help="For a join's results: only those of later snapshots; -1: all.")
-@click.option("--relayed", is_flag=True, hidden=True)
-def query(
-    target: str,
-    sql: str,
-    as_json: bool,
-    arrow: Path | None,
-    limit: int | None,
-    seconds: float,
-    memory: int,
-    token_file: Path | None,
-    follow: bool,
-    after: str | None,
-    relayed: bool,
-) -> None:
+@click.option("--relayed", "is_relayed", is_flag=True, hidden=True)
+def query(**given: Any) -> None:
     """Query the tuples that a join holds and the results that it has found: one SELECT over its streams and joins, by their names.
 
     With MANIFEST the join's storage is read. URL is the port of a running join or of streamjoin serve.
     """
-    if as_json and arrow is not None:
+    if given["as_json"] and given["arrow"] is not None:
         raise click.UsageError("--json and --arrow exclude each other; give one")
     from streamjoin.cli.query import Options, run_query
 
-    raise SystemExit(run_query(Options(target, sql, as_json, arrow, limit, seconds, memory, token_file, follow, after, relayed)))
+    raise SystemExit(run_query(Options(**given)))
 
 
 @main.command()
 @click.argument("manifest", type=FILE)
 @click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--api-token-file", type=FILE, metavar="FILE", help="A file with the token that clients must show.")
+@click.option("--api-token-file", "token_file", type=FILE, metavar="FILE", help="A file with the token that clients must show.")
 @click.option("--processes", type=click.IntRange(1, 64), default=2, show_default=True, help="How many queries run at once.")
-@click.option("--memory", type=Memory(), default="1Gi", show_default=True, help="The memory that each query may take.")
+@click.option("--memory", "memory_bytes", type=Memory(), default="1Gi", show_default=True, help="The memory that each query may take.")
 @click.option("--flight", "flight_port", type=click.IntRange(0, 65535), metavar="PORT", help="Also answer over Arrow Flight, at this port.")
-def serve(
-    manifest: Path, port: int, address: str, api_token_file: Path | None, processes: int, memory: int, flight_port: int | None
-) -> None:
+def serve(**given: Any) -> None:
     """Answer queries of MANIFEST's join over HTTP, from its storage alone. The driver need not run."""
     from streamjoin.cli.serve import Options, run_server
 
-    raise SystemExit(run_server(Options(manifest, port, address, api_token_file, processes, memory, flight_port)))
+    raise SystemExit(run_server(Options(**given)))
 
 
 @main.command()
@@ -251,22 +245,13 @@ def validate(files: tuple[str, ...], offline: bool) -> None:
 @click.option("--save", type=FILE, metavar="PLAN.json", help="Write the plan into this file.")
 @click.option("--output", type=PICTURE, metavar="FILE", help="Draw the scheme into this file (svg or png).")
 @click.option("--explain", "explained", is_flag=True, help="Show what is held, and along which paths new tuples find their results.")
-def plan(
-    manifest: Path,
-    stats: Path | None,
-    tasks: int | None,
-    capacity: int | None,
-    running: Path | None,
-    save: Path | None,
-    output: Path | None,
-    explained: bool,
-) -> None:
+def plan(manifest: Path, **given: Any) -> None:
     """Show how the join of MANIFEST would be divided among workers, and draw it."""
-    if tasks is not None and capacity is not None:
+    if given["tasks"] is not None and given["capacity"] is not None:
         raise click.UsageError("--tasks and --capacity exclude each other; give one")
     from streamjoin.cli.plan import Options, plan_manifest
 
-    raise SystemExit(plan_manifest(manifest, Options(stats, tasks, capacity, running, save, output, explained)))
+    raise SystemExit(plan_manifest(manifest, Options(**given)))
 
 
 @main.command()
@@ -281,50 +266,26 @@ def plan(
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The seed of everything random.")
 @click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), help="Mean tuples per second of each stream of made-up traffic.")
 @click.option("--step", type=Duration(), default="15s", show_default=True, help="The time between two samples.")
-@click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
-@click.option(
-    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can process."
-)
-@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Bytes of a held tuple.")
-@click.option("--share", type=click.FloatRange(0, 1), help="The share of all pairs that the main predicate admits.  [default: by its form]")
+@of_workers
 @click.option("--policy", type=click.Choice(["thresholds", "esj", "predictive"]), help="Used instead of the manifest's scaling.policy.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE,...", help="Try each value, such as scaling.tau3=0.8,0.9; repeatable.")
 @click.option("--explain", "explained", is_flag=True, help="Also print the last decisions of StreamJoin's own rules.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--picture", type=PICTURE, metavar="FILE.png", help="Draw rates, workers and tau (png, svg or pdf).")
-def simulate(
-    manifest: Path,
-    trace: Path | None,
-    traffic: str | None,
-    days: float | None,
-    seed: int,
-    rate: float | None,
-    step: float,
-    start_up: float,
-    worker_rate: float,
-    tuple_bytes: float,
-    share: float | None,
-    policy: str | None,
-    sets: tuple[str, ...],
-    explained: bool,
-    as_json: bool,
-    picture: Path | None,
-) -> None:
+def simulate(**given: Any) -> None:
     """Try the thresholds of MANIFEST on traffic. Compare with HPA's rule, Flink's autoscaler's rule and one that knows the future.
 
     With --set, compare many settings instead: worker-hours against lost tuples.
     """
-    if trace is not None and (traffic is not None or days is not None or rate is not None):
+    if given["trace"] is not None and any(given[name] is not None for name in ("traffic", "days", "rate")):
         raise click.UsageError("--trace has rates of its own; --traffic, --days and --rate are for traffic that is made up")
-    if explained and as_json:
+    if given["explained"] and given["as_json"]:
         raise click.UsageError("--explain is for people, and --json is not; give one")
-    if explained and sets:
+    if given["explained"] and given["sets"]:
         raise click.UsageError("--explain is of one setting, and --set tries many; give one")
     from streamjoin.cli.simulate import Options, simulate_manifest
 
-    assumed = (step, start_up, worker_rate, tuple_bytes, share, policy)
-    options = Options(manifest, trace, traffic, days, seed, rate, *assumed, explained, as_json, picture, sets)
-    raise SystemExit(simulate_manifest(options))
+    raise SystemExit(simulate_manifest(Options(**given)))
 
 
 @main.command()
@@ -337,30 +298,13 @@ def simulate(
     "--loss", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="The share of the input that may be lost, if above today's."
 )
 @click.option("--step", type=Duration(), default="30s", show_default=True, help="The time between two samples.")
-@click.option("--start-up", type=Duration(), default="30s", show_default=True, help="How long a worker takes to start.")
-@click.option(
-    "--worker-rate", type=click.FloatRange(0, min_open=True), default=200_000, show_default=True, help="Tuples/s that a worker can process."
-)
-@click.option("--tuple-bytes", type=click.FloatRange(0, min_open=True), default=64, show_default=True, help="Bytes of a held tuple.")
-@click.option("--share", type=click.FloatRange(0, 1), help="The share of all pairs that the main predicate admits.  [default: by its form]")
+@of_workers
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def tune(
-    manifest: Path,
-    trace: Path,
-    held_out: float,
-    loss: float,
-    step: float,
-    start_up: float,
-    worker_rate: float,
-    tuple_bytes: float,
-    share: float | None,
-    as_json: bool,
-) -> None:
+def tune(**given: Any) -> None:
     """Propose thresholds for MANIFEST on recorded traffic, and compare their cost with that of the present ones."""
     from streamjoin.cli.tune import Options, tune_manifest
 
-    options = Options(manifest, trace, held_out, loss, step, start_up, worker_rate, tuple_bytes, share, as_json)
-    raise SystemExit(tune_manifest(options))
+    raise SystemExit(tune_manifest(Options(**given)))
 
 
 @main.command()
@@ -375,37 +319,24 @@ def tune(
 @click.option("--token-file", type=FILE, metavar="FILE", help="A file with the token for the server.")
 @click.option("--taken-in", is_flag=True, help="Record the rates at which the join read tuples, including tuples that had waited.")
 @click.option("--output", "-o", type=FILE, metavar="FILE.csv", help="Write the trace into this file, not to standard output.")
-def trace(
-    source: str | None,
-    prometheus: str | None,
-    name: str | None,
-    namespace: str | None,
-    begin: str | None,
-    end: str | None,
-    step: float,
-    seconds: float | None,
-    token_file: Path | None,
-    taken_in: bool,
-    output: Path | None,
-) -> None:
+def trace(source: str | None, prometheus: str | None, **given: Any) -> None:
     """Record the traffic of a join, as the CSV that simulate and tune read with --trace.
 
     The source is FILE with the output of run --json (- is standard input), the running join whose metrics are at URL, or a Prometheus.
     """
     if (source is None) == (prometheus is None):
         raise click.UsageError("name one source: the output of run --json, the URL of a running join, or --prometheus URL")
-    if prometheus is not None and name is None:
+    if prometheus is not None and given["name"] is None:
         raise click.UsageError("--prometheus has many joins; give --name, which is the manifest's metadata.name")
-    if prometheus is None and (name, namespace, begin, end) != (None,) * 4:
+    if prometheus is None and any(given[name] is not None for name in ("name", "namespace", "begin", "end")):
         raise click.UsageError("--name, --namespace, --from and --to are for --prometheus; leave them out")
-    from streamjoin.cli.observing import is_url
+    from streamjoin.cli.remote import is_url
 
-    if seconds is not None and not (source is not None and is_url(source)):
+    if given["seconds"] is not None and not (source is not None and is_url(source)):
         raise click.UsageError("--for is for a join that runs; name its URL, or leave --for out")
     from streamjoin.cli.trace import Options, record_trace
 
-    options = Options(source, prometheus, name, namespace, begin, end, step, seconds, token_file, taken_in, output)
-    raise SystemExit(record_trace(options))
+    raise SystemExit(record_trace(Options(source, prometheus, **given)))
 
 
 @main.group(cls=Research)
@@ -416,30 +347,18 @@ def bench() -> None:
 @main.command(hidden=True)
 @click.argument("manifest", type=FILE)
 @click.option("--revision", help="Wait until the file of that name beside MANIFEST has this text.")
-@click.option("--executor-template", type=FILE, required=True, help="The pod template of executors.")
-@click.option("--exchange-secret-file", type=FILE, required=True, help="The secret with which driver and workers authenticate.")
+@click.option("--executor-template", "template", type=FILE, required=True, help="The pod template of executors.")
+@click.option("--exchange-secret-file", "exchange", type=FILE, required=True, help="The secret with which driver and workers authenticate.")
 @click.option("--tls-directory", type=click.Path(file_okay=False, path_type=Path), help="The directory with tls.crt, tls.key and ca.crt.")
 @click.option("--tls-name", help="The name that tls.crt is for.")
-@click.option("--executor-heap-mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
-@click.option("--executor-overhead-mib", type=click.IntRange(64), required=True, help="Memory of an executor's pod besides the heap.")
-@click.option("--executor-cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
+@click.option("--executor-heap-mib", "heap_mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
+@click.option("--executor-overhead-mib", "overhead_mib", type=click.IntRange(64), required=True, help="Memory of a pod besides the heap.")
+@click.option("--executor-cpu", "cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="The port of metrics, health and plan API.")
 @click.option("--api-token-file", type=FILE, required=True, help="The file with the plan API's token.")
-def driver(
-    manifest: Path,
-    revision: str | None,
-    executor_template: Path,
-    exchange_secret_file: Path,
-    tls_directory: Path | None,
-    tls_name: str | None,
-    executor_heap_mib: int,
-    executor_overhead_mib: int,
-    executor_cpu: str,
-    port: int,
-    api_token_file: Path,
-) -> None:
+def driver(manifest: Path, revision: str | None, port: int, api_token_file: Path, **given: Any) -> None:
     """Run the join of MANIFEST in a pod, its executors in others: what the Kubernetes operator starts."""
-    if (tls_directory is None) != (tls_name is None):
+    if (given["tls_directory"] is None) != (given["tls_name"] is None):
         raise click.UsageError("--tls-directory and --tls-name belong together; give both or neither")
     import os
 
@@ -447,9 +366,9 @@ def driver(
     from streamjoin.cli.pods import LOGS, Pods, Secrets, run_driver
     from streamjoin.cli.run import Options
 
+    secrets = Secrets(given.pop("exchange"), given.pop("tls_directory"), given.pop("tls_name") or "")
     try:
-        secrets = Secrets(exchange_secret_file, tls_directory, tls_name or "")
-        pods = Pods.here(os.environ, executor_template, secrets, executor_heap_mib, executor_overhead_mib, executor_cpu)
+        pods = Pods.here(os.environ, secrets=secrets, **given)
     except Failure as failure:
         raise click.UsageError(failure.sentence) from failure
     options = Options(

@@ -54,29 +54,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _Colour = tuple[float, float, float]
 
 
-def draw_scheme(
-    path: Path,
-    scheme: Scheme,
-    statistics: Statistics,
-    floors: Sequence[Floor],
-    capacity: Capacity | None = None,
-) -> None:
-    """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
-    _write(path, lambda form: render_scheme(form, scheme, statistics, floors, capacity))
-
-
-def draw_change(
-    path: Path,
-    before: Scheme,
-    plan: Plan,
-    statistics: Statistics,
-    floors: Sequence[Floor],
-    capacity: Capacity | None = None,
-) -> None:
-    """Write the picture of a change of schemes to ``path``, as :func:`draw_scheme` does."""
-    _write(path, lambda form: render_change(form, before, plan, statistics, floors, capacity))
-
-
 def render_scheme(
     form: str,
     scheme: Scheme,
@@ -103,7 +80,8 @@ def render_change(
     return _render(form, parts, statistics, floors, capacity)
 
 
-def _write(path: Path, render: Callable[[str], bytes]) -> None:
+def draw(path: Path, render: Callable[[str], bytes]) -> None:
+    """Write the picture to ``path``, whose suffix (svg or png) says how. Raises OSError, and ValueError for another suffix."""
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
         raise ValueError(f"{path.name}: its suffix must be one of {', '.join('.' + known for known in FORMATS)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.validate import job_at
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
@@ -22,21 +22,17 @@ from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 
 
-def explain_manifest(path: Path, limit: int, as_json: bool) -> Exit:
+@ending()
+def explain_manifest(path: Path, limit: int, as_json: bool) -> None:
     """Print what was decided. A join that was never scaled has an empty ledger."""
-    try:
-        job = job_at(path)
-        ledger = _read(job.checkpoint)
-        sequences = [] if as_json else _sequences(job)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
+    job = job_at(path)
+    ledger = _read(job.checkpoint)
+    sequences = [] if as_json else _sequences(job)
     if not as_json and job.capacity.origin:
         click.echo(f"capacity: {job.capacity.told()}")
     for line in sequences:
         click.echo(line)
     click.echo(json.dumps(ledger.to_json()) if as_json else explain(ledger, limit=limit, now=time.time()), nl=as_json)
-    return Exit.DONE
 
 
 def _sequences(job: Job) -> list[str]:

@@ -6,7 +6,6 @@ Always holds: sums and maxima over the kept samples are those of all epochs; onl
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -35,8 +34,6 @@ class Sample:
     output: int
     seconds: float
     """The longest epoch."""
-    held: dict[int, tuple[int, ...]]
-    """By task and place."""
     utilization: dict[int, float]
     lag: OfStreams
     workers: int = 0
@@ -52,7 +49,6 @@ class Sample:
             input=tuple(map(sum, zip(self.input, later.input, strict=True))),
             output=self.output + later.output,
             seconds=max(self.seconds, later.seconds),
-            held=later.held,
             utilization={
                 task: max(self.utilization.get(task, 0.0), later.utilization.get(task, 0.0))
                 for task in self.utilization.keys() | later.utilization.keys()
@@ -75,7 +71,6 @@ class Point:
     at: float
     input: tuple[int, ...] = ()
     output: int = 0
-    candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +80,6 @@ class Rates:
     input: tuple[float, ...] = ()
     """By stream; empty: none is known yet."""
     output: float = 0.0
-    candidates: float = 0.0
 
 
 @dataclass(slots=True)
@@ -122,10 +116,7 @@ class Durations:
 
 @dataclass
 class History:
-    """``add`` each epoch's result once, in order. ``origin`` is the wall clock at which the run started.
-
-    One thread adds; another that reads more than a field takes ``lock``.
-    """
+    """``add`` each epoch's result once, in order. ``origin`` is the wall clock at which the run started. Not thread-safe."""
 
     origin: float
     samples: list[Sample] = field(default_factory=list)
@@ -160,17 +151,12 @@ class History:
     """Start of the first epoch."""
     ended: float = 0.0
     """End of the last epoch."""
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     delays: RecentDelays = field(default_factory=RecentDelays)
     """By the wall clock."""
     _points: deque[Point] = field(default_factory=deque)
 
     def add(self, result: EpochResult, finished: float, plan: PlanStatus | None = None) -> None:
         """``finished``: the wall clock at which the epoch was done. ``plan``: as it was then."""
-        with self.lock:
-            self._add(result, finished, plan)
-
-    def _add(self, result: EpochResult, finished: float, plan: PlanStatus | None) -> None:
         end = finished - self.origin
         started = end - result.duration
         if self.began is None:
@@ -212,7 +198,6 @@ class History:
                 result.counts["input"],
                 result.output,
                 result.duration,
-                result.held,
                 result.utilization,
                 result.lag,
                 workers,
@@ -224,7 +209,7 @@ class History:
             halves = zip(self.samples[::2], self.samples[1::2], strict=False)
             rest = self.samples[-1:] if len(self.samples) % 2 else []
             self.samples = [one.merged(other) for one, other in halves] + rest
-        self._points.append(Point(end, tuple(self.counts["input"]), self.output, self.candidates))
+        self._points.append(Point(end, tuple(self.counts["input"]), self.output))
         while len(self._points) > 2 and self._points[1].at <= end - RATE_SECONDS:
             self._points.popleft()
 
@@ -239,7 +224,6 @@ class History:
         return Rates(
             tuple((now - before) / span for now, before in zip(latest.input, first.input or (0,) * len(latest.input), strict=True)),
             (latest.output - first.output) / span,
-            (latest.candidates - first.candidates) / span,
         )
 
     def per_second(self, now: float, seconds: int) -> list[Second]:

@@ -16,7 +16,7 @@ import click
 from pyarrow import ipc
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.validate import job_at
 from streamjoin.io.base import SourceError, Staged
 from streamjoin.io.deadletter import TAG, is_letters, kind_of
@@ -44,18 +44,14 @@ class Group:
     examples: list[dict[str, Any]] = field(default_factory=list)
 
 
-def show_letters(manifest: Path, examples: int, as_json: bool) -> Exit:
+@ending()
+def show_letters(manifest: Path, examples: int, as_json: bool) -> None:
     """Print the letters, most frequent reasons first."""
-    try:
-        job = job_at(manifest)
-        groups = grouped(job, examples)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
+    job = job_at(manifest)
+    groups = grouped(job, examples)
     ordered = sorted(groups, key=lambda group: (group.stream, -group.count, group.reason))
     for line in _json_lines(ordered) if as_json else _lines(job, ordered):
         click.echo(line)
-    return Exit.DONE
 
 
 def grouped(job: Job, examples: int) -> list[Group]:
@@ -75,15 +71,10 @@ def grouped(job: Job, examples: int) -> list[Group]:
     return list(groups.values())
 
 
-def replay_letters(manifest: Path) -> Exit:
+@ending()
+def replay_letters(manifest: Path) -> None:
     """Ask the join's driver to read the letters again whose records can be, and say which these are."""
-    try:
-        job = job_at(manifest)
-        click.echo(_asked(job))
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
+    click.echo(_asked(job_at(manifest)))
 
 
 def _asked(job: Job) -> str:

@@ -5,30 +5,26 @@ Always holds: the run's own thread does nothing for it; a client gets what the r
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from streamjoin.api.loop import Done, Entering, Event
 from streamjoin.cli.completeness import completeness_record
 from streamjoin.cli.delays import delay_record
 from streamjoin.cli.history import RATE_SECONDS, History, Sample
+from streamjoin.cli.record import epoch_seconds, fullness, rounded
 from streamjoin.cli.scheme_shapes import shapes
-from streamjoin.cli.seen import Seen
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject, window_text
 from streamjoin.elastic.ledger import Record
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import overfull
-from streamjoin.epoch.ports import EpochResult, TaskWork
+from streamjoin.epoch.ports import TaskWork
 from streamjoin.epoch.replan import PlanStatus
-from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES
+from streamjoin.manifest.model import TAUS
 from streamjoin.manifest.problem import listed
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme
@@ -47,7 +43,6 @@ COUNTERS = {
     "unmatchable": "unmatchable",
 }
 """Counters of tuples by stream: the checkpoint's name of each, and its name here."""
-MOST_EPOCHS = 90
 MOST_POINTS = 240
 """The most points of the whole run's curves."""
 MOST_RECORDS = 60
@@ -57,103 +52,41 @@ STATISTICS_SECONDS = 5.0
 """The time for which statistics serve: to take them takes some milliseconds."""
 
 
-class Running(Protocol):
-    """What of ``epoch.driver.Driver`` is shown. Any thread may call it."""
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    @property
-    def scheme(self) -> Scheme | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def statistics(self) -> Statistics: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """What is kept of one."""
-
-    number: int
-    generation: int
-    at: float
-    """When it was done."""
-    seconds: Mapping[str, float]
-    duration: float
-    input: tuple[int, ...]
-    outputs: tuple[int, ...]
-    """By join."""
-    lag: tuple[float | None, ...]
-    backlog: tuple[int, ...]
-    lost: tuple[int, ...]
-    """By stream: shed and late tuples."""
-    delays: tuple[float | None, ...]
-    """By join, p99 of how long records waited for results that became visible with it."""
-
-
 class LiveRun:
-    """See the module. One thread tells it what happens; any other may ask for ``sections``, one at a time."""
+    """See the module. Any thread may ask for ``sections``, one at a time."""
 
     def __init__(
         self,
-        subject: Subject,
-        history: History,
-        driver: Running,
+        state: RunState,
+        autoscaler: Autoscaler | None = None,
         *,
-        autoscaler: Callable[[], Autoscaler | None] = lambda: None,
-        clock: Callable[[], float] = time.time,
         board: Callable[[Callable[[], Mapping[str, Any]]], Board] = Board,
     ) -> None:
-        """``autoscaler``: where there is one. ``board`` makes that on which ``sections`` are."""
-        self._subject, self._history, self._driver, self._clock = subject, history, driver, clock
-        self._autoscaler = autoscaler
-        self._lock = threading.Lock()
-        self._seen = Seen(clock)
-        self._epochs: deque[_Epoch] = deque(maxlen=MOST_EPOCHS)
+        """``board`` makes that on which ``sections`` are."""
+        self._state, self._driver, self._autoscaler = state, state.subject.driver, autoscaler
         self._statistics: tuple[float, Statistics] | None = None
         self._migration: tuple[int, Migration] | None = None
         self._drawn: dict[str, tuple[Scheme, Statistics, dict[str, Any]]] = {}
         """The last shapes, by section, and what they were made of."""
         self.board = board(self.sections)
 
-    def adopt(self, job: Job) -> None:
-        """The limits on workers have changed."""
-        with self._lock:
-            self._subject = replace(self._subject, job=job)
-        self.board.changed()
-
     def show(self, event: Event) -> None:
-        """An event happened; ``Done`` has been added to the history before, so no section is older than the epoch that is shown."""
-        with self._lock:
-            self._seen.see(event)
-            if isinstance(event, Done):
-                self._epochs.append(self._epoch(event.result, event.finished))
+        """An event happened, which the state has seen."""
         if not isinstance(event, Entering):  # some of each epoch: a step that takes long is seen all the same
             self.board.changed()
 
-    def _epoch(self, result: EpochResult, finished: float) -> _Epoch:
-        works = [result.joins.get(join.name) for join in self._subject.job.joins]
-        return _Epoch(
-            number=result.epoch,
-            generation=result.generation,
-            at=finished,
-            seconds=result.seconds,
-            duration=result.duration,
-            input=result.counts["input"],
-            outputs=tuple(0 if work is None else work.output for work in works),
-            lag=result.lag,
-            backlog=result.backlog,
-            lost=tuple(map(sum, zip(result.counts["shed"], result.counts["late"], strict=True))),
-            delays=tuple(
-                None if (delays := result.delays.get(join.name)) is None else delays.quantile(0.99) for join in self._subject.job.joins
-            ),
-        )
+    @property
+    def _subject(self) -> Subject:
+        return self._state.subject
+
+    @property
+    def _history(self) -> History:
+        return self._state.history
 
     def sections(self) -> dict[str, Any]:
         """All that is shown, by section."""
-        with self._lock, self._history.lock:
-            now = self._clock()
+        with self._state.lock:
+            now = self._state.clock()
             found = {
                 "run": self._run(now),
                 "about": self._about(),
@@ -161,24 +94,26 @@ class LiveRun:
                 "streams": self._streams(now),
                 "rates": self._rates(now),
                 "workers": self._workers(),
-                "epochs": [self._epoch_record(epoch) for epoch in self._epochs],
+                "epochs": [self._epoch_record(epoch) for epoch in self._state.epochs],
                 "series": series(self._history),
                 "switches": self._switches(),
-                "troubles": [{"at": one.at, "kind": one.kind.value, "text": one.text} for one in self._seen.troubles],
+                "troubles": [{"at": one.at, "kind": one.kind.value, "text": one.text} for one in self._state.troubles],
             }
         return found | self._planned(now) | {"decisions": self._decisions()}
 
     def _run(self, now: float) -> dict[str, Any]:
-        last, ended = self._epochs[-1] if self._epochs else None, self._seen.ended
+        state, last = self._state, self._history.last
         return {
             "name": self._subject.job.name,
-            "doing": self._seen.doing(self._subject, self._history, now),
+            "doing": state.doing(now),
             "at": round(now, 3),
             "startedAt": self._history.origin,
-            "epoch": None if last is None else last.number,
+            "epoch": None if last is None else last.epoch,
             "generation": None if last is None else last.generation,
-            "step": None if self._seen.step is None else {"step": self._seen.step.step, "since": self._seen.step.at},
-            "ended": None if ended is None else {"reason": ended.reason.value, "error": ended.failure and ended.failure.sentence},
+            "step": None if state.step is None else {"step": state.step.step, "since": state.step.at},
+            "ended": None
+            if state.ended is None
+            else {"reason": state.ended.reason.value, "error": state.ended.failure and state.ended.failure.sentence},
         }
 
     def _about(self) -> dict[str, Any]:
@@ -194,9 +129,9 @@ class LiveRun:
             "minWorkers": job.min_workers,
             "maxWorkers": job.max_workers,
             "capacity": {"amount": job.capacity.amount, "unit": "bytes" if job.capacity.in_bytes else "tuples"},
-            "thresholds": {name: getattr(job, name) for name in ("tau0", "tau1", "tau2", "tau3")},
+            "thresholds": {name: getattr(job, name) for name in TAUS},
             "scaling": spec.scaling.mode,
-            "pausedBy": None if (autoscaler := self._autoscaler()) is None else autoscaler.paused_by,
+            "pausedBy": None if self._autoscaler is None else self._autoscaler.paused_by,
             "shedding": job.shedding_model,
             "interval": job.interval_micros / 1e6,
             "checkpoint": job.checkpoint,
@@ -205,7 +140,7 @@ class LiveRun:
     def _joins(self, now: float) -> list[dict[str, Any]]:
         subject, last = self._subject, self._history.last
         totals = {} if last is None else last.totals
-        rates = self._of_late([epoch.outputs for epoch in self._epochs], len(subject.job.joins), now)
+        rates = self._outputs_of_late(now)
         found = []
         for number, (join, condition, sink) in enumerate(zip(subject.job.joins, subject.conditions, subject.sinks, strict=True)):
             suffix = "" if len(subject.job.joins) == 1 else f"/{join.name}"
@@ -226,18 +161,22 @@ class LiveRun:
             )
         return found
 
-    def _of_late(self, counts: Sequence[tuple[int, ...]], width: int, now: float) -> list[float]:
-        """Counts per second over the last RATE_SECONDS; ``counts``: of the kept epochs."""
+    def _outputs_of_late(self, now: float) -> list[float]:
+        """Results per second over the last RATE_SECONDS, by join, of the kept epochs."""
         since = now - RATE_SECONDS
-        found = [0] * width
+        found = [0] * len(self._subject.job.joins)
         begin = self._history.origin + (self._history.began or 0.0)
-        for epoch, of_epoch in zip(self._epochs, counts, strict=True):
-            if epoch.at > since:
-                found = [one + more for one, more in zip(found, of_epoch, strict=True)]
+        for epoch in self._state.epochs:
+            if epoch.finished > since:
+                found = [one + more for one, more in zip(found, self._outputs(epoch), strict=True)]
             else:
                 begin = since
         span = max(min(RATE_SECONDS, now - begin), 0.1)
-        return [_number(count / span) or 0.0 for count in found]
+        return [rounded(count / span) or 0.0 for count in found]
+
+    def _outputs(self, epoch: Done) -> list[int]:
+        works = [epoch.result.joins.get(join.name) for join in self._subject.job.joins]
+        return [0 if work is None else work.output for work in works]
 
     def _streams(self, now: float) -> list[dict[str, Any]]:
         history, last = self._history, self._history.last
@@ -249,10 +188,10 @@ class LiveRun:
             found.append(
                 {
                     "name": name,
-                    "perSecond": _number(rates.input[number]) if rates.input else 0.0,
+                    "perSecond": rounded(rates.input[number]) if rates.input else 0.0,
                     **counts,
                     "watermark": None if last is None or last.watermarks[number] is None else last.watermarks[number] / 1e6,  # type: ignore[operator]
-                    "lagSeconds": None if last is None else _number(last.lag[number]),
+                    "lagSeconds": None if last is None else rounded(last.lag[number]),
                     "backlog": 0 if last is None else last.backlog[number],
                     "storedBytes": 0 if last is None else last.stored_bytes[number],
                 }
@@ -261,19 +200,17 @@ class LiveRun:
 
     def _rates(self, now: float) -> dict[str, Any]:
         history, last = self._history, self._history.last
-        rates, durations = history.rates(now), history.durations
+        rates = history.rates(now)
         totals = {} if last is None else last.totals
         return {
-            "inputPerSecond": _number(sum(rates.input)),
-            "outputPerSecond": _number(rates.output),
+            "inputPerSecond": rounded(sum(rates.input)),
+            "outputPerSecond": rounded(rates.output),
             "input": sum(totals.get("input", [0])),
             "output": sum(totals.get("output", [0])),
             "candidates": sum(totals.get("candidates", [0])),
             "epochSeconds": {
-                "last": None if last is None else _number(last.duration),
-                "p50": _number(durations.quantile(0.5)),
-                "p95": _number(durations.quantile(0.95)),
-                "max": _number(durations.longest) if history.epochs else None,
+                "last": None if last is None else rounded(last.duration),
+                **epoch_seconds(history),
             },
             "epochs": history.epochs,
             "blocks": 0 if last is None else last.blocks,
@@ -289,26 +226,26 @@ class LiveRun:
             {
                 "task": task,
                 "held": dict(zip(subject.streams, held, strict=True)),
-                "utilization": _number(last.utilization[task]),
-                "shedFactor": last.shed[task] if task < len(last.shed) else 0.0,
-                "wouldShedFactor": last.would_shed[task] if task < len(last.would_shed) else 0.0,
+                **fullness(last, task),
                 **_work(last.work.get(task)),
             }
             for task, held in sorted(last.held.items())
         ]
 
-    def _epoch_record(self, epoch: _Epoch) -> dict[str, Any]:
+    def _epoch_record(self, epoch: Done) -> dict[str, Any]:
+        result = epoch.result
+        delays = [result.delays.get(join.name) for join in self._subject.job.joins]
         return {
-            "epoch": epoch.number,
-            "at": round(epoch.at, 3),
-            "seconds": _number(epoch.duration),
-            "steps": {name: _number(seconds) for name, seconds in epoch.seconds.items() if "." not in name},
-            "input": list(epoch.input),
-            "output": list(epoch.outputs),
-            "lag": [_number(lag) for lag in epoch.lag],
-            "backlog": list(epoch.backlog),
-            "lost": list(epoch.lost),
-            "resultDelay": [_number(delay) for delay in epoch.delays],
+            "epoch": result.epoch,
+            "at": round(epoch.finished, 3),
+            "seconds": rounded(result.duration),
+            "steps": {name: rounded(seconds) for name, seconds in result.seconds.items() if "." not in name},
+            "input": list(result.counts["input"]),
+            "output": self._outputs(epoch),
+            "lag": [rounded(lag) for lag in result.lag],
+            "backlog": list(result.backlog),
+            "lost": list(map(sum, zip(result.counts["shed"], result.counts["late"], strict=True))),
+            "resultDelay": [rounded(None if of_join is None else of_join.quantile(0.99)) for of_join in delays],
         }
 
     def _switches(self) -> list[dict[str, Any]]:
@@ -319,8 +256,8 @@ class LiveRun:
                 "at": switched.at,
                 "movedTuples": switched.moved_tuples,
                 "keptTuples": switched.kept_tuples,
-                "waitedSeconds": _number(switched.waited_seconds),
-                "pauseSeconds": _number(switched.pause_seconds),
+                "waitedSeconds": rounded(switched.waited_seconds),
+                "pauseSeconds": rounded(switched.pause_seconds),
             }
             for _, switched in list(self._history.switches)[-MOST_SWITCHES:]
         ]
@@ -382,10 +319,9 @@ class LiveRun:
         return known[1]
 
     def _decisions(self) -> list[dict[str, Any]]:
-        autoscaler = self._autoscaler()
-        if autoscaler is None:
+        if self._autoscaler is None:
             return []
-        ledger = autoscaler.ledger
+        ledger = self._autoscaler.ledger
         records = list(ledger)
         first = ledger.forgotten + max(0, len(records) - MOST_RECORDS)
         return [decision_record(number, record) for number, record in enumerate(records[-MOST_RECORDS:], start=first)]
@@ -407,14 +343,14 @@ def series(history: History) -> dict[str, list[Any]]:
         lags = [lag for lag in part.lag if lag is not None]
         row = (
             round(history.origin + part.end, 3),
-            _number(sum(part.input) / span),
-            _number(part.output / span),
-            _number(part.seconds),
-            _number(max(part.utilization.values(), default=0.0)),
+            rounded(sum(part.input) / span),
+            rounded(part.output / span),
+            rounded(part.seconds),
+            rounded(max(part.utilization.values(), default=0.0)),
             part.workers,
-            _number(max(lags)) if lags else None,
+            rounded(max(lags)) if lags else None,
             part.shed,
-            _number(part.delay),
+            rounded(part.delay),
         )
         for values, value in zip(found.values(), row, strict=True):
             values.append(value)
@@ -437,14 +373,14 @@ def decision_record(number: int, record: Record) -> dict[str, Any]:
         "generation": decision.generation,
         "workers": decision.workers,
         "target": decision.target,
-        "tau": None if decision.inputs is None else _number(decision.inputs.tau_max),
+        "tau": None if decision.inputs is None else rounded(decision.inputs.tau_max),
         "realised": None
         if realised is None
         else {
             "generation": realised.generation,
-            "tau": _number(realised.tau_max),
+            "tau": rounded(realised.tau_max),
             "movedTuples": round(realised.moved_tuples),
-            "pauseSeconds": _number(realised.pause_seconds),
+            "pauseSeconds": rounded(realised.pause_seconds),
         },
     }
 
@@ -453,9 +389,4 @@ def _work(work: TaskWork | None) -> dict[str, Any]:
     """What a worker did in the last epoch."""
     if work is None:
         return {"busySeconds": 0.0, "output": 0, "candidates": 0}
-    return {"busySeconds": _number(sum(work.seconds.values())), "output": work.output, "candidates": work.candidates}
-
-
-def _number(value: float | None) -> float | None:
-    """As JSON has numbers, to a millionth; None for what is none."""
-    return None if value is None or not math.isfinite(value) else round(value, 6)
+    return {"busySeconds": rounded(sum(work.seconds.values())), "output": work.output, "candidates": work.candidates}

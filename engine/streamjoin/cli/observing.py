@@ -13,13 +13,13 @@ import json
 import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.remote import connected
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.problem import listed
 from streamjoin.simulation.recording import Observation, Pair
@@ -38,36 +38,21 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An HTTP server, and the token that it asks for."""
+    """An HTTP server, and the headers that show the token that it asks for."""
 
     url: str
-    token: str | None = None
+    authorization: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, path: str, parameters: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
         """The status and body of the answer. Raises OSError, ValueError and http.client.HTTPException."""
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
-        headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        connection, before = connected(self.url, TIMEOUT_SECONDS)
         try:
             query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-            connection.request("GET", parts.path.rstrip("/") + path + query, headers=headers)
+            connection.request("GET", before + path + query, headers={"Accept": "*/*", **self.authorization})
             answer = connection.getresponse()
             return answer.status, answer.read(LARGEST_ANSWER)
         finally:
             connection.close()
-
-
-def is_url(text: str) -> bool:
-    return urlsplit(text).scheme in ("http", "https") and bool(urlsplit(text).hostname)
-
-
-def token_of(path: Path | None) -> str | None:
-    """Raises Failure."""
-    try:
-        return None if path is None else path.read_text().strip()
-    except OSError as error:
-        raise Failure(Exit.USAGE, f"--token-file: {path}: {error.strerror}; name a file that holds the server's token") from error
 
 
 # The JSON lines of a run.

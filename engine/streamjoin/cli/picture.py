@@ -15,6 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from streamjoin.cli import wording
 from streamjoin.cli.history import History, Sample
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
 
 LEFT, RIGHT, OUT, COLD, WARM, HOT, QUIET = "#3b6fd4", "#e08a1e", "#2f9e5b", "#7fb3d5", "#d9a400", "#c8362f", "#888888"
@@ -28,8 +29,9 @@ LAG_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (180
 """The unit in which lag is given, from so many seconds on."""
 
 
-def draw(path: Path, subject: Subject, history: History) -> None:
+def draw(path: Path, state: RunState) -> None:
     """Write the picture; the file's suffix says how. Raises OSError, and ValueError for a suffix that cannot be drawn."""
+    subject, history = state.subject, state.history
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         panels: list[Callable[..., None]] = [_rates, _utilization, _epochs, _lag]

@@ -11,10 +11,9 @@ import click
 from streamjoin.api.join import Join
 from streamjoin.api.planning import Outline, PlanRefusal
 from streamjoin.api.stats import StatsError
-from streamjoin.api.text import Unreadable, read_text
-from streamjoin.cli.exits import Exit, Failure, unwritable
+from streamjoin.cli.exits import Exit, Failure, ending, unwritable
 from streamjoin.cli.planning import report, report_change
-from streamjoin.cli.validate import join_at
+from streamjoin.cli.validate import join_at, text_at
 from streamjoin.elastic.plan import PlanError
 
 
@@ -31,19 +30,15 @@ class Options:
     explained: bool = False
 
 
-def plan_manifest(path: Path, options: Options) -> Exit:
+@ending()
+def plan_manifest(path: Path, options: Options) -> None:
     """Print the plan and draw it. Without ``tasks`` and ``capacity``: for what the statistics say, else as the first deployment does."""
-    try:
-        _show(_made(join_at(path), options), options)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
+    _show(_made(join_at(path), options), options)
 
 
 def _made(join: Join, options: Options) -> Outline:
     try:
-        stats, running = (None if file is None else _text(file) for file in (options.stats, options.running))
+        stats, running = (None if file is None else text_at(file) for file in (options.stats, options.running))
         return join.plan(stats=stats, tasks=options.tasks, capacity=options.capacity, current=running)
     except StatsError as refusal:
         raise Failure(Exit.USAGE, f"{options.stats}: {refusal}") from refusal
@@ -51,13 +46,6 @@ def _made(join: Join, options: Options) -> Outline:
         raise Failure(Exit.USAGE, f"{options.running}: {refusal}") from refusal
     except PlanRefusal as refusal:
         raise Failure(Exit.FAILED, f"no plan can be made: {refusal}") from refusal
-
-
-def _text(file: Path) -> str:
-    try:
-        return read_text(str(file))
-    except Unreadable as refusal:
-        raise Failure(Exit.USAGE, f"{file}: {refusal}") from refusal
 
 
 def _show(made: Outline, options: Options) -> None:
@@ -85,13 +73,14 @@ def _show(made: Outline, options: Options) -> None:
             raise unwritable("--save", options.save, error) from error
         click.echo(f"saved: {options.save}")
     if options.output is not None:
-        from streamjoin.cli.draw import draw_change, draw_scheme
+        from streamjoin.cli.draw import draw, render_change, render_scheme
 
+        known, running = (made.statistics, made.floors, made.capacity), made.running if made.planned.changed else None
         try:
-            if made.running is None or not made.planned.changed:
-                draw_scheme(options.output, made.scheme, made.statistics, made.floors, made.capacity)
+            if running is None:
+                draw(options.output, lambda form: render_scheme(form, made.scheme, *known))
             else:
-                draw_change(options.output, made.running.scheme, made.plan, made.statistics, made.floors, made.capacity)
+                draw(options.output, lambda form: render_change(form, running.scheme, made.plan, *known))
         except OSError as error:
             raise unwritable("--output", options.output, error) from error
         except ValueError as error:

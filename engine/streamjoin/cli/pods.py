@@ -13,17 +13,17 @@ import os
 import re
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, ending
+from streamjoin.cli.poller import Poller
 from streamjoin.endpoint import endpoint
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from streamjoin.epoch.driver import Driver
     from streamjoin.job import Job
     from streamjoin.runner.security import Security, Tls
+    from streamjoin.runner.spark import SparkSettings
+    from streamjoin.serve.metrics import Metrics
 
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 MASTER = "k8s://"
@@ -122,6 +124,25 @@ class Pods:
     @property
     def master(self) -> str:
         return f"{MASTER}{self.api_server}"
+
+    def settings(self, job: Job, log_directory: Path, java_home: Path) -> SparkSettings:
+        """How Spark runs a job there. Raises Failure where secrets cannot be used."""
+        from streamjoin.runner.spark import SparkSettings
+
+        return SparkSettings(
+            log_directory,
+            executor_memory_mib=self.heap_mib,
+            master=self.master,
+            java_home=java_home,
+            workers_per_executor=job.workers_per_executor,
+            registration_seconds=PENDING_SECONDS,
+            stabilization_seconds=job.stabilization_seconds,
+            conf=self.conf(job.name),
+            security=self.secrets.security(),
+            address=self.address,
+            port=EXCHANGE_PORT,
+            worker_ports=worker_ports(job.workers_per_executor),
+        )
 
     def conf(self, name: str) -> dict[str, str]:
         """Spark's settings for a join of this name."""
@@ -239,32 +260,17 @@ def await_revision(
         sleep(1.0)
 
 
-class Adopts(Protocol):
-    """What knows the job, and is to know of other limits."""
-
-    def adopt(self, job: Job) -> None: ...
-
-
-class Limits:
+class Limits(Poller):
     """The limits on workers, read anew from the manifest as it changes: what the operator applies live.
 
     Everything else of the manifest counts from the next start on.
     """
 
-    def __init__(self, manifest: Path, driver: Driver, *others: Adopts) -> None:
-        """``others`` are told of what the driver gets."""
-        self._manifest, self._driver, self._others = manifest, driver, others
-        self._stop = threading.Event()
+    def __init__(self, manifest: Path, driver: Driver, metrics: Metrics) -> None:
+        """``metrics`` are told of what the driver gets."""
+        super().__init__("limits", REREAD_SECONDS)
+        self._manifest, self._driver, self._metrics = manifest, driver, metrics
         self._text = ""
-        self._thread = threading.Thread(target=self._watch, name="limits", daemon=True)
-
-    def __enter__(self) -> Limits:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def look(self) -> bool:
         """Take the file's limits over; whether they differ. A file that is not valid changes nothing."""
@@ -283,13 +289,8 @@ class Limits:
             return False
         changed: Job = replace(job, min_workers=workers.min, max_workers=workers.max)
         self._driver.job = changed
-        for other in self._others:
-            other.adopt(changed)
+        self._metrics.adopt(changed)
         return True
-
-    def _watch(self) -> None:
-        while not self._stop.wait(REREAD_SECONDS):
-            self.look()
 
 
 def executor_command(environment: Mapping[str, str], java_home: Path, spark_home: Path) -> list[str]:
@@ -344,16 +345,13 @@ def run_executor() -> int:
     return os.execv(command[0], command)  # noqa: S606 - the container's process becomes Java, which hears its signals
 
 
+@ending("streamjoin: ", "streamjoin: ")
 def purge(manifest: Path) -> int:
     """``streamjoin purge``: remove all that is in the checkpoint's location, which belongs to the join alone. Returns the exit code."""
     from streamjoin.cli.run import read_job
     from streamjoin.state.storage import ObjectStorage, StorageError
 
-    try:
-        job = read_job(manifest)
-    except Failure as failure:
-        click.echo(f"streamjoin: {failure.sentence}", err=True)
-        return failure.code
+    job = read_job(manifest)
     if job is None:
         return Exit.DONE
     storage = ObjectStorage(job.checkpoint)
@@ -362,7 +360,6 @@ def purge(manifest: Path) -> int:
         for begin in range(0, len(paths), DELETED_AT_A_TIME):
             storage.delete_many(paths[begin : begin + DELETED_AT_A_TIME])
     except StorageError as error:
-        click.echo(f"streamjoin: {job.checkpoint}: {error}", err=True)
-        return Exit.STORAGE
+        raise Failure(Exit.STORAGE, f"{job.checkpoint}: {error}") from error
     click.echo(f"{job.checkpoint}: {len(paths)} objects removed", err=True)
     return Exit.DONE

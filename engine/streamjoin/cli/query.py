@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from streamjoin.cli.exits import Exit, Failure, unwritable
+from streamjoin.cli.exits import Exit, Failure, ending, whole_file
 from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
 from streamjoin.cli.wording import plural
 
@@ -113,6 +113,7 @@ def _caught(options: Options, stop: Stop) -> int | BaseException:
         return error
 
 
+@ending("streamjoin: ")
 def _run(options: Options, stop: Stop) -> int:
     if options.follow or options.after is not None:
         return _follow(options, stop)
@@ -123,15 +124,13 @@ def _run(options: Options, stop: Stop) -> int:
         with _asked(options, rows, stop) as answer:
             _write(options, answer)
             click.echo(_told(answer), err=True)
-    except Failure as failure:
-        click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
-        return failure.code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
         return Exit.DONE
     return Exit.DONE
 
 
+@ending()
 def _follow(options: Options, stop: Stop) -> int:
     """Print the rows of each snapshot that comes, with the number of the last one, by which it can be gone on with."""
     from streamjoin.cli.following import ENDED, follow_server, position_of
@@ -157,9 +156,6 @@ def _follow(options: Options, stop: Stop) -> int:
             if not options.follow or answer.is_last:
                 break
             stop.wait(FOLLOW_SECONDS)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
@@ -261,18 +257,11 @@ def _write_arrow(path: Path, answer: Answer) -> None:
     import pyarrow as pa
     from pyarrow import ipc
 
-    unfinished = path.with_name(f"{path.name}#{os.getpid()}")
     metadata = {"streamjoin.epoch": str(answer.epoch), "streamjoin.committed-at": answer.committed}
-    try:
-        try:
-            with ipc.new_file(pa.OSFile(str(unfinished), "wb"), answer.schema.with_metadata(metadata)) as writer:
-                for batch in answer.batches:
-                    writer.write_batch(batch.replace_schema_metadata(metadata))
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise unwritable("--arrow", path, error) from error
+    schema = answer.schema.with_metadata(metadata)
+    with whole_file("--arrow", path) as unfinished, ipc.new_file(pa.OSFile(str(unfinished), "wb"), schema) as writer:
+        for batch in answer.batches:
+            writer.write_batch(batch.replace_schema_metadata(metadata))
 
 
 def _print_table(answer: Answer) -> None:

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from streamjoin.api.loop import Ended
+from streamjoin.api.loop import Done, Ended
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_record
 from streamjoin.cli.delays import delay_record
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.scaling import decision_record, plan_record, switch_record
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
-from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.ports import EpochResult, JoinWork
-from streamjoin.epoch.replan import PlanStatus
 
 Value = TypeVar("Value")
 COUNTS = ("input", "accepted", "routed", "late", "shed", "rejected", "filtered", "unmatchable")
 
 
-def epoch_record(
-    subject: Subject, result: EpochResult, finished: float, plan: PlanStatus | None = None, decision: Decision | None = None
-) -> dict[str, Any]:
+def epoch_record(subject: Subject, done: Done) -> dict[str, Any]:
     """What one epoch did, how far the plan was after it, and what the autoscaler decided."""
-    steps = {name: _rounded(seconds) for name, seconds in result.seconds.items()}
+    result = done.result
+    steps = {name: rounded(seconds) for name, seconds in result.seconds.items()}
     return {
         "event": "epoch",
         "epoch": result.epoch,
         "startedAt": wording.moment(round(result.started_at * 1e6)),
-        "finishedAt": wording.moment(round(finished * 1e6)),
-        "seconds": _rounded(result.duration),
+        "finishedAt": wording.moment(round(done.finished * 1e6)),
+        "seconds": rounded(result.duration),
         "steps": steps,
         "streams": [
             {
@@ -40,10 +40,10 @@ def epoch_record(
                 **{count: result.counts[count][stream] for count in COUNTS},
                 "wouldShed": result.counts["would_shed"][stream],
                 "watermark": wording.moment(result.watermarks[stream]),
-                "watermarkLagSeconds": _rounded(result.lag[stream]),
+                "watermarkLagSeconds": rounded(result.lag[stream]),
                 "backlog": result.backlog[stream],
                 "rejection": _of(result.rejections, stream) or None,
-                "lateSeconds": _rounded(_of(result.late_seconds, stream) or None),
+                "lateSeconds": rounded(_of(result.late_seconds, stream) or None),
             }
             for stream, name in enumerate(subject.streams)
         ],
@@ -61,56 +61,50 @@ def epoch_record(
             {
                 "task": task,
                 **_held(subject, held),
-                "utilization": _rounded(result.utilization[task]),
-                "shedFactor": result.shed[task] if task < len(result.shed) else 0.0,
-                "wouldShedFactor": result.would_shed[task] if task < len(result.would_shed) else 0.0,
+                **fullness(result, task),
             }
             for task, held in sorted(result.held.items())
         ],
         "readBack": result.read_back,
         "storageRetries": result.storage_retries,
         "generation": result.generation,
-        "plan": plan_record(plan),
-        "switch": switch_record(plan, result.epoch),
-        "decision": decision_record(decision),
+        "plan": plan_record(done.plan),
+        "switch": switch_record(done.plan, result.epoch),
+        "decision": decision_record(done.decision),
         "blocks": result.blocks,
         "totals": _totals(result),
         "warnings": list(result.warnings),
     }
 
 
-def summary_record(subject: Subject, history: History, ended: Ended, seconds: float, picture: str | None) -> dict[str, Any]:
+def summary_record(state: RunState, ended: Ended, seconds: float, picture: Path | None) -> dict[str, Any]:
     """What the whole run did; ``totals`` are since the checkpoint's first epoch."""
-    span = run_span(history)
-    failure = ended.failure
+    subject, history = state.subject, state.history
+    span, failure = run_span(history), ended.failure
     return {
         "event": "summary",
         "name": subject.job.name,
         "reason": ended.reason.value,
         "exitCode": int(failure.code if failure else Exit.DONE),
         "error": failure.sentence if failure else None,
-        "seconds": _rounded(seconds),
+        "seconds": rounded(seconds),
         "epochs": history.epochs,
         "lastEpoch": history.last.epoch if history.last else None,
-        "epochSeconds": {
-            "p50": _rounded(history.durations.quantile(0.5)),
-            "p95": _rounded(history.durations.quantile(0.95)),
-            "max": _rounded(history.durations.longest) if history.epochs else None,
-        },
+        "epochSeconds": epoch_seconds(history),
         "streams": [
             {
                 "name": name,
                 **{count: history.counts[count][stream] if history.counts else 0 for count in COUNTS},
                 "wouldShed": history.counts["would_shed"][stream] if history.counts else 0,
-                "perSecond": _rounded(history.counts["input"][stream] / span) if span else None,
+                "perSecond": rounded(history.counts["input"][stream] / span) if span else None,
                 "rejection": _of(history.rejections, stream) or None,
-                "lateSeconds": _rounded(_of(history.late_seconds, stream) or None),
+                "lateSeconds": rounded(_of(history.late_seconds, stream) or None),
             }
             for stream, name in enumerate(subject.streams)
         ],
         "candidates": history.candidates,
         "output": history.output,
-        "outputPerSecond": _rounded(history.output / span) if span else None,
+        "outputPerSecond": rounded(history.output / span) if span else None,
         "joins": [
             {
                 **of_join,
@@ -120,15 +114,27 @@ def summary_record(subject: Subject, history: History, ended: Ended, seconds: fl
             for of_join, sink in zip(_joins(subject, history.joins, history.refused), subject.sinks, strict=True)
         ],
         "sink": subject.sink,
-        "maxUtilization": _rounded(history.largest_utilization),
+        "maxUtilization": rounded(history.largest_utilization),
         "workers": {"fewest": history.fewest_workers, "most": history.most_workers},
         "switches": history.switched,
         "movedTuples": history.moved_tuples,
         "naiveTuples": history.naive_tuples,
         "readBack": history.read_back,
         "totals": _totals(history.last) if history.last else None,
-        "picture": picture,
+        "picture": None if picture is None else str(picture),
     }
+
+
+def epoch_seconds(history: History) -> dict[str, float | None]:
+    durations = history.durations
+    longest = durations.longest if history.epochs else None
+    return {name: rounded(value) for name, value in (("p50", durations.quantile(0.5)), ("p95", durations.quantile(0.95)), ("max", longest))}
+
+
+def fullness(result: EpochResult, task: int) -> dict[str, float | None]:
+    """How full a worker is, and which share of its tuples is dropped for that, or would be."""
+    shed, would_shed = (factors[task] if task < len(factors) else 0.0 for factors in (result.shed, result.would_shed))
+    return {"utilization": rounded(result.utilization[task]), "shedFactor": shed, "wouldShedFactor": would_shed}
 
 
 def _of(values: Sequence[Value], stream: int) -> Value | None:
@@ -160,5 +166,6 @@ def _totals(result: EpochResult) -> dict[str, list[int]]:
     return {re.sub(r"_(.)", lambda found: found[1].upper(), name): values for name, values in kept.items()}
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
+def rounded(value: float | None) -> float | None:
+    """As JSON has numbers, to a millionth; None for what is none."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)

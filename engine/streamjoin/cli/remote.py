@@ -14,7 +14,7 @@ _USAGE = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 def is_url(target: str) -> bool:
-    return urlsplit(target).scheme in ("http", "https")
+    return urlsplit(target).scheme in ("http", "https") and bool(urlsplit(target).hostname)
 
 
 def connected(url: str, seconds: float) -> tuple[http.client.HTTPConnection, str]:
@@ -26,12 +26,11 @@ def connected(url: str, seconds: float) -> tuple[http.client.HTTPConnection, str
 
 def authorization(token_file: Path | None) -> dict[str, str]:
     """The header that shows a token, if there is one. Raises Failure."""
-    if token_file is None:
-        return {}
     try:
-        return {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+        return {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
     except OSError as error:
-        raise Failure(Exit.USAGE, f"--token-file: {token_file}: {error.strerror}") from error
+        text = f"--token-file: {token_file}: {error.strerror}; name a file that holds the server's token"
+        raise Failure(Exit.USAGE, text) from error
 
 
 def refusal(url: str, status: int, data: bytes) -> Failure:

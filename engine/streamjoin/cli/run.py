@@ -10,43 +10,40 @@ but JSON reaches standard output: whatever else is written to it, by sinks or by
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import logging
 import os
 import queue
 import secrets
 import shlex
-import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from streamjoin.api.packages import require_packages
-from streamjoin.cli.exits import Exit, Failure, failure_of, require_drawable
+from streamjoin.cli.exits import Exit, ending, require_drawable
+from streamjoin.cli.signals import on_signals
 from streamjoin.cli.validate import join_at, refusing
 from streamjoin.runner.allocators import ENVIRONMENT, collecting_seldom
 
 if TYPE_CHECKING:
+    from streamjoin.api.execution import Execution
     from streamjoin.api.loop import Ended, Event, Loop
-    from streamjoin.cli.history import History
+    from streamjoin.api.runners import Tell
     from streamjoin.cli.live import LiveRun
     from streamjoin.cli.pods import Pods
-    from streamjoin.cli.subject import Subject
+    from streamjoin.cli.state import RunState
     from streamjoin.cli.view import View
-    from streamjoin.epoch.driver import Driver
-    from streamjoin.epoch.ports import Runner, Stepper
+    from streamjoin.epoch.ports import Runner
     from streamjoin.job import Job
-    from streamjoin.runner.spark import SparkSettings
-    from streamjoin.serve.autoscaler import Autoscaler
     from streamjoin.serve.followers import Followers
-    from streamjoin.serve.metrics import Metrics
 
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -91,24 +88,21 @@ class Options:
         return shlex.join(words)
 
 
+@ending("streamjoin: ")
 def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
     os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    try:
-        job = read_job(options.manifest, runs=True)
-        if job is None:
-            return Exit.DONE
-        if options.pods is None:
-            from streamjoin.api.machine import fitted, machine_bytes
+    job = read_job(options.manifest, runs=True)
+    if job is None:
+        return Exit.DONE
+    if options.pods is None:
+        from streamjoin.api.machine import fitted, machine_bytes
 
-            job = fitted(job, machine_bytes())
-        if options.picture is not None:
-            require_drawable(options.picture)
-        with standard_output(options.as_json) as out:
-            return _run(options, job, out)
-    except Failure as failure:
-        click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
-        return failure.code
+        job = fitted(job, machine_bytes())
+    if options.picture is not None:
+        require_drawable(options.picture)
+    with standard_output(options.as_json) as out:
+        return _run(options, job, out)
 
 
 def read_job(path: Path, *, runs: bool = False) -> Job | None:
@@ -127,14 +121,12 @@ def read_job(path: Path, *, runs: bool = False) -> Job | None:
 
 
 def _run(options: Options, job: Job, out: TextIO) -> int:
-    from streamjoin.api.loop import Entering, Loop, Notice, Reason
-    from streamjoin.api.running import default_log_directory, scaled
-    from streamjoin.cli.history import History
+    from streamjoin.api.execution import Execution, default_log_directory
+    from streamjoin.api.loop import Notice, Reason
     from streamjoin.cli.live import LiveRun
+    from streamjoin.cli.state import RunState
     from streamjoin.cli.subject import Subject
     from streamjoin.cli.watchdog import Watchdog, end_process
-    from streamjoin.epoch.driver import Driver
-    from streamjoin.state.storage import ObjectStorage
 
     log_directory = (options.log_directory or default_log_directory(job)).absolute()
     began = time.time()
@@ -142,62 +134,42 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     stop = threading.Event()
     if job.capacity.origin:
         events.put(Notice(f"capacity: {job.capacity.told()}"))
-    try:
-        runner = _announced(options, job, log_directory, events.put)
-        storage = ObjectStorage(job.checkpoint)
-        driver = Driver(job, storage, runner, at=lambda step: events.put(Entering(step, time.time())), suspects_data=True)
-    except Failure:
-        raise
-    except Exception as error:
-        raise failure_of(error, traceback.format_exc(), log_directory) from error
+    runner = functools.partial(_runner, options, job, log_directory)
+    execution = Execution(job, runner, events.put, log_directory, elastic=options.elastic)
+    driver = execution.driver
     namespace = None if options.pods is None else options.pods.namespace
-    subject, history = Subject(job, options.runner, options.command, driver, options.elastic, namespace), History(began)
-    autoscaler: Autoscaler | None = None
+    state = RunState(Subject(options.runner, options.command, driver, options.elastic, namespace), began)
     is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
-    live = LiveRun(subject, history, driver, autoscaler=lambda: autoscaler) if is_shown else None
-    with _measured(options, job, driver, live, lambda: autoscaler) as (measured, metrics, followers):
-        joining = measured
-        if options.elastic:
-            decided = (lambda decision: None) if metrics is None else metrics.decided
-            joining, autoscaler = scaled(job, driver, measured, storage, events.put, decided)
-        loop = Loop(
-            joining,
-            interval_seconds=job.interval_micros / 1e6,
-            stop=stop,
-            tell=events.put,
-            log_directory=log_directory,
-            until_idle=options.until_idle,
-            run_seconds=options.seconds,
-            decision=lambda: None if autoscaler is None else autoscaler.decision,
-        )
-        view = _view(options, subject, history, out)
+    live = LiveRun(state, execution.autoscaler) if is_shown else None
+    with _served(options, job, execution, live) as followers:
+        loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds)
+        view = _view(options, state, out)
         watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
         with collecting_seldom(), answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
-            ended, out_is_gone = _watch(loop, view, live, history, events, stop)
+            ended, out_is_gone = _watch(loop, state, view, live, events, stop)
         if live is not None:
             live.board.finish()
         if followers is not None:
             followers.finish(is_over=ended.reason is Reason.IDLE)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
-    for join, state in driver.snapshots().items():
-        if state.waiting:
-            click.echo(f"warning: {state.told(join)}; the next run stores them", err=True)
-    return _report(options, subject, history, ended, time.time() - began, None if out_is_gone else out)
+    for join, snapshots in driver.snapshots().items():
+        if snapshots.waiting:
+            click.echo(f"warning: {snapshots.told(join)}; the next run stores them", err=True)
+    return _report(options, state, ended, None if out_is_gone else out)
 
 
 @contextlib.contextmanager
-def _measured(
-    options: Options, job: Job, driver: Driver, live: LiveRun | None, autoscaler: Callable[[], Autoscaler | None]
-) -> Iterator[tuple[Stepper, Metrics | None, Followers | None]]:
-    """The driver, with its metrics, the plan API and, of a run that is to be shown, its page on the port that was asked for as long as this
-    lasts. Raises Failure where it cannot be had, and without a token where there is to be one."""
+def _served(options: Options, job: Job, execution: Execution, live: LiveRun | None) -> Iterator[Followers | None]:
+    """As long as this lasts, metrics observe the run, and are on the port that was asked for, with the plan API and, of a run that is to be
+    shown, its page. Gives those who follow results. Raises Failure where the port cannot be had, and without a token where there is to be
+    one."""
     if options.metrics_port is None and live is None:
-        yield driver, None, None
+        yield None
         return
-    from streamjoin.bearer import Token, TokenError, TokenFile
+    from streamjoin.bearer import Token
     from streamjoin.cli.pods import Limits
-    from streamjoin.cli.serve import flight_served
+    from streamjoin.cli.serve import flight_served, not_listening, token_in
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.pool import Pool
     from streamjoin.serve.api import PlanApi
@@ -205,26 +177,22 @@ def _measured(
     from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.reorderings import Reorderings
     from streamjoin.serve.server import DriverServer
-    from streamjoin.serve.watch import Watched
 
-    address, port = options.metrics_address or "127.0.0.1", options.metrics_port or 0
+    driver, address, port = execution.driver, options.metrics_address or "127.0.0.1", options.metrics_port or 0
     metrics = Metrics(job, pulse=driver.pulse, snapshots=driver.snapshots)
     own = None if options.metrics_port is not None else secrets.token_urlsafe(18)
-    try:
-        token = Token(own) if own is not None else None if options.api_token_file is None else TokenFile(options.api_token_file)
-    except TokenError as error:
-        raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
-    reorderings = Reorderings(job, driver)
+    token = Token(own) if own is not None else token_in(options.api_token_file)
+    reorderings = None if options.elastic else Reorderings(job, execution.decided)
     pool = Pool(Catalog.of(job))
     queries = QueryApi(pool, metrics=metrics.queries)
     api = PlanApi(
-        *(driver, job, metrics.health),
+        *(driver, metrics.health),
         token=token,
         queries=queries,
         live=None if live is None else live.board,
         draw=(lambda scheme: None) if live is None else live.draw,
-        autoscaler=autoscaler,
-        reordered=lambda: reorderings.recent,
+        autoscaler=execution.autoscaler,
+        reorderings=reorderings,
     )
     try:
         server = DriverServer(metrics, address, port, api=api)
@@ -232,71 +200,43 @@ def _measured(
         if options.metrics_port is None and options.ui is None:  # nobody has asked for it
             pool.close()
             click.echo(f"warning: the run has no page: {address} cannot be listened on ({error.strerror})", err=True)
-            yield driver, None, None
+            yield None
             return
-        where = f"port {port} of {address}"
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
-        raise Failure(Exit.USAGE, f"--metrics-port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
-    others = (api, metrics) if live is None else (api, metrics, live)
-    limits = Limits(options.manifest, driver, *others) if options.pods is not None else contextlib.nullcontext()
+        raise not_listening("--metrics-port", address, port, error, remedy) from error
+    execution.observers += [metrics] if reorderings is None else [metrics, reorderings]
+    limits = Limits(options.manifest, driver, metrics) if options.pods is not None else contextlib.nullcontext()
     with server, contextlib.closing(pool), flight_served(queries, address, options.flight_port, token), limits:
         if options.metrics_port is not None:
             click.echo(f"metrics: {server.url}/metrics", err=True)
         if live is not None:
             click.echo(f"page: {server.url}/" + (f"#token={own}" if own is not None else ""), err=True)
-        yield Watched(driver, metrics, None if options.elastic else reorderings), metrics, queries.followers
+        yield queries.followers
 
 
-def _announced(options: Options, job: Job, log_directory: Path, tell: Callable[[Event], None]) -> Runner:
-    """The runner by name, its workers started when the driver knows how many. Raises Failure without a Java for Spark, and in a pod
-    whose secrets cannot be used."""
-    from streamjoin.api.running import announced_inline, announced_spark, local_spark, require_java
+def _runner(options: Options, job: Job, log_directory: Path, tell: Tell) -> Runner:
+    """The runner by name. Raises Failure without a Java for Spark, and in a pod whose secrets cannot be used."""
+    from streamjoin.api import runners
 
     inline = "--runner inline"
     if options.runner == "inline":
-        return announced_inline(tell)
+        return runners.inline_runner(tell)
     if options.pods is None:
         may_grow = options.elastic or options.metrics_port is not None
-        return announced_spark(local_spark(job, log_directory, may_grow=may_grow, inline=inline, tell=tell), tell)
-    return announced_spark(_in_pods(options.pods, job, log_directory, require_java(inline)), tell)
+        return runners.local_spark_runner(job, log_directory, tell, may_grow=may_grow, inline=inline)
+    return runners.spark_runner(options.pods.settings(job, log_directory, runners.require_java(inline)), tell)
 
 
-def _in_pods(pods: Pods, job: Job, log_directory: Path, java_home: Path) -> Callable[[int], SparkSettings]:
-    """Raises Failure where secrets cannot be used."""
-    security = pods.secrets.security()
-
-    def settings(workers: int) -> SparkSettings:
-        from streamjoin.cli.pods import EXCHANGE_PORT, PENDING_SECONDS, worker_ports
-        from streamjoin.runner.spark import SparkSettings
-
-        return SparkSettings(
-            log_directory,
-            executor_memory_mib=pods.heap_mib,
-            master=pods.master,
-            java_home=java_home,
-            workers_per_executor=job.workers_per_executor,
-            registration_seconds=PENDING_SECONDS,
-            stabilization_seconds=job.stabilization_seconds,
-            conf=pods.conf(job.name),
-            security=security,
-            address=pods.address,
-            port=EXCHANGE_PORT,
-            worker_ports=worker_ports(job.workers_per_executor),
-        )
-
-    return settings
-
-
-def _view(options: Options, subject: Subject, history: History, out: TextIO) -> View:
+def _view(options: Options, state: RunState, out: TextIO) -> View:
     from rich.console import Console
 
     from streamjoin.cli.view import JsonView, LineView, LiveView
 
     if options.as_json:
-        return JsonView(subject, out, sys.stderr)
+        return JsonView(state, out, sys.stderr)
     if _on_terminal(options, out):
-        return LiveView(subject, history, Console(file=None if out is sys.stdout else out))
-    return LineView(subject, out)
+        return LiveView(state, Console(file=None if out is sys.stdout else out))
+    return LineView(state, out)
 
 
 def _on_terminal(options: Options, out: TextIO) -> bool:
@@ -308,63 +248,57 @@ def _on_terminal(options: Options, out: TextIO) -> bool:
 
 
 def _watch(
-    loop: Loop, view: View, live: LiveRun | None, history: History, events: queue.SimpleQueue[Event], stop: threading.Event
+    loop: Loop, state: RunState, view: View, live: LiveRun | None, events: queue.SimpleQueue[Event], stop: threading.Event
 ) -> tuple[Ended, bool]:
     """Run the loop and show what it does, until it has ended; and whether nobody reads standard output any more."""
-    from streamjoin.api.loop import Done, Ended
     from streamjoin.cli.view import REFRESH_SECONDS
 
     thread = threading.Thread(target=loop.run, name="loop", daemon=True)
     thread.start()
     out_is_gone = False
-    while True:
+    while state.ended is None:
         try:
             event: Event | None = events.get(timeout=REFRESH_SECONDS)
         except queue.Empty:
             event = None
-        if isinstance(event, Done):
-            history.add(event.result, event.finished, event.plan)
+        if event is not None:
+            state.see(event)
         if event is not None and live is not None:
             live.show(event)
-        if not out_is_gone:
-            try:
-                if event is None:
-                    view.tick()
-                else:
-                    view.show(event)
-            except OSError:
-                out_is_gone = True
-                stop.set()
-        if isinstance(event, Ended):
-            break
+        if out_is_gone:
+            continue
+        try:
+            if event is None:
+                view.tick()
+            else:
+                view.show(event)
+        except OSError:
+            out_is_gone = True
+            stop.set()
     if not out_is_gone:
         with contextlib.suppress(OSError):
             view.close()
     thread.join()
-    return event, out_is_gone
+    return state.ended, out_is_gone
 
 
-def _report(options: Options, subject: Subject, history: History, ended: Ended, seconds: float, out: TextIO | None) -> int:
+def _report(options: Options, state: RunState, ended: Ended, out: TextIO | None) -> int:
     """Draw the picture and print the summary; ``out`` is None when nobody reads it."""
-    import json
-
     from streamjoin.cli.record import summary_record
     from streamjoin.cli.summary import summary_lines
 
-    picture = options.picture if history.epochs else None
+    seconds = time.time() - state.history.origin
+    picture = options.picture if state.history.epochs else None
     if picture is not None:
         from streamjoin.cli.picture import draw
 
         try:
-            draw(picture, subject, history)
+            draw(picture, state)
         except OSError as error:
             click.echo(f"streamjoin: --picture: {picture} cannot be written: {error.strerror}", err=True)
             picture = None
     if out is not None:
-        if options.as_json:
-            lines = [json.dumps(summary_record(subject, history, ended, seconds, str(picture) if picture else None))]
-        else:
-            lines = summary_lines(subject, history, ended, picture)
+        lines = [json.dumps(summary_record(state, ended, seconds, picture))] if options.as_json else summary_lines(state, ended, picture)
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=out, flush=True)
     if ended.failure is not None:
@@ -373,15 +307,11 @@ def _report(options: Options, subject: Subject, history: History, ended: Ended, 
     return Exit.DONE
 
 
-@contextlib.contextmanager
-def answering_signals(stop: threading.Event, tell: Callable[[Event], None]) -> Iterator[None]:
+def answering_signals(stop: threading.Event, tell: Callable[[Event], None]) -> contextlib.AbstractContextManager[None]:
     """Let the first Ctrl-C or SIGTERM ask for a stop and the second end the process, as long as this lasts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     from streamjoin.api.loop import Asked
 
-    def answer(number: int, frame: FrameType | None) -> None:
+    def answer() -> None:
         if stop.is_set():
             if sys.stdout.isatty():
                 os.write(sys.stdout.fileno(), SHOW_CURSOR)
@@ -391,12 +321,7 @@ def answering_signals(stop: threading.Event, tell: Callable[[Event], None]) -> I
         stop.set()
         tell(Asked())
 
-    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return on_signals(answer)
 
 
 @contextlib.contextmanager

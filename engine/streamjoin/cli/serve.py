@@ -4,17 +4,17 @@ alone."""
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import Exit, Failure, ending
+from streamjoin.cli.poller import Poller
+from streamjoin.cli.signals import on_signals
 
 if TYPE_CHECKING:
     from streamjoin.bearer import Token
@@ -40,19 +40,10 @@ class Options:
     """The port of Arrow Flight. None: it is not served."""
 
 
-def run_server(options: Options) -> int:
-    """Answer until Ctrl-C or SIGTERM. Returns the exit code."""
-    try:
-        _serve(options)
-    except Failure as failure:
-        click.echo(f"streamjoin: {failure.sentence}" if failure.code is not Exit.USAGE else failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
-
-
-def _serve(options: Options) -> None:
+@ending("streamjoin: ")
+def run_server(options: Options) -> None:
+    """Answer until Ctrl-C or SIGTERM."""
     from streamjoin.api.join import Join
-    from streamjoin.bearer import TokenError, TokenFile
     from streamjoin.cli.validate import read_text, refusing
     from streamjoin.query.catalog import Catalog
     from streamjoin.query.pool import Pool
@@ -62,37 +53,38 @@ def _serve(options: Options) -> None:
     with refusing(options.manifest):
         text = read_text(str(options.manifest))
         job = Join.parse(text).job
-    try:
-        token = None if options.token_file is None else TokenFile(options.token_file)
-    except TokenError as error:
-        raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
+    token = token_in(options.token_file)
     pool = Pool(Catalog.of(job), processes=options.processes, memory_bytes=options.memory_bytes)
     api = QueryApi(pool, token)
     try:
         server = DriverServer(None, options.address, options.port, api=api)
     except OSError as error:
-        where = f"port {options.port} of {options.address}"
         remedy = "choose another port, 0 for any free one, or another --address"
-        raise Failure(Exit.USAGE, f"--port: {where} cannot be listened on ({error.strerror}); {remedy}") from error
+        raise not_listening("--port", options.address, options.port, error, remedy) from error
     stop = threading.Event()
+    changes = Changes(options.manifest, text, pool.catalog, api.adopt)
+    flight = flight_served(api, options.address, options.flight_port, token)
+    with contextlib.closing(pool), on_signals(stop.set), server, flight, changes:
+        click.echo(f"queries: {server.url}/v1/query", err=True)
+        stop.wait()
+        api.followers.finish(is_over=False)
 
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+def token_in(file: Path | None) -> Token | None:
+    """The token in the file of --api-token-file, if there is one. Raises Failure."""
+    from streamjoin.bearer import TokenError, TokenFile
+
     try:
-        changes = Changes(options.manifest, text, pool.catalog, api.adopt)
-        with server, flight_served(api, options.address, options.flight_port, token), changes:
-            click.echo(f"queries: {server.url}/v1/query", err=True)
-            stop.wait()
-            api.followers.finish(is_over=False)
-    finally:
-        pool.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return None if file is None else TokenFile(file)
+    except TokenError as error:
+        raise Failure(Exit.USAGE, f"--api-token-file: {error}") from error
 
 
-class Changes:
+def not_listening(option: str, address: str, port: int, error: OSError, remedy: str) -> Failure:
+    return Failure(Exit.USAGE, f"{option}: port {port} of {address} cannot be listened on ({error.strerror}); {remedy}")
+
+
+class Changes(Poller):
     """Reads the manifest anew as it changes, so that joins that are added can be asked for, and followed, without another start.
 
     A manifest counts once the join's driver has committed by it: until then what is held, and by which keys, is the former one's.
@@ -100,10 +92,9 @@ class Changes:
 
     def __init__(self, manifest: Path, text: str, catalog: Catalog, adopt: Callable[[Catalog], None]) -> None:
         """``text``: what the catalog was made of."""
+        super().__init__("manifest", REREAD_SECONDS)
         self._manifest, self._text, self._catalog, self._adopt = manifest, text, catalog, adopt
         self._told = ""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="manifest", daemon=True)
 
     def look(self) -> bool:
         """Take the manifest over; whether it was. One that is not valid, or another StreamJoin's, changes nothing."""
@@ -124,6 +115,7 @@ class Changes:
             return False
         self._text, self._catalog, self._told = text, catalog, ""
         self._adopt(catalog)
+        click.echo(f"{self._manifest}: has changed, and counts from now on", err=True)
         return True
 
     def _is_committed(self, catalog: Catalog) -> bool:
@@ -146,19 +138,6 @@ class Changes:
             click.echo(why, err=True)
         return False
 
-    def _watch(self) -> None:
-        while not self._stop.wait(REREAD_SECONDS):
-            if self.look():
-                click.echo(f"{self._manifest}: has changed, and counts from now on", err=True)
-
-    def __enter__(self) -> Changes:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
 
 @contextlib.contextmanager
 def flight_served(api: QueryApi, address: str, port: int | None, token: Token | None) -> Iterator[None]:
@@ -171,8 +150,7 @@ def flight_served(api: QueryApi, address: str, port: int | None, token: Token | 
     try:
         flight = FlightPort(api, address, port, token=token)
     except OSError as error:
-        remedy = "choose another port, or 0 for any free one"
-        raise Failure(Exit.USAGE, f"--flight: port {port} of {address} cannot be listened on ({error.strerror}); {remedy}") from error
+        raise not_listening("--flight", address, port, error, "choose another port, or 0 for any free one") from error
     with flight:
         click.echo(f"flight: {flight.url}", err=True)
         yield

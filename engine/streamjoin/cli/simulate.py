@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure, require_drawable, unwritable
-from streamjoin.cli.validate import Unreadable, read_text, refusing
-from streamjoin.compilation import compile_job, with_checkpoint
+from streamjoin.cli.exits import Exit, Failure, ending, require_drawable, unwritable
+from streamjoin.cli.validate import Unreadable, read_text, simulated_job_at
 from streamjoin.elastic.arbitration import Prices
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import best_grid, load_of
@@ -23,7 +22,7 @@ from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
-from streamjoin.manifest.validate import load
+from streamjoin.manifest.model import TAUS
 from streamjoin.retention import window_seconds
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
@@ -35,47 +34,42 @@ BAND_SHARE = 0.05
 """The share of all pairs taken for a band; only the data can tell the true one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What the command line says. Times in seconds."""
 
     manifest: Path
     trace: Path | None
-    traffic: str | None
-    days: float | None
-    seed: int
-    rate: float | None
+    traffic: str | None = None
+    days: float | None = None
+    seed: int = 1
+    rate: float | None = None
     step: float
     start_up: float
     worker_rate: float
     tuple_bytes: float
     share: float | None
-    policy: str | None
+    policy: str | None = None
     """None: the manifest's."""
-    explained: bool
+    explained: bool = False
     as_json: bool
-    picture: Path | None
+    picture: Path | None = None
     sets: tuple[str, ...] = ()
     """Fields of the manifest, each with the values to try."""
 
 
-def simulate_manifest(options: Options) -> Exit:
+@ending()
+def simulate_manifest(options: Options) -> None:
     """Print the table, or the JSON, and draw the picture."""
-    try:
-        if options.picture is not None:
-            require_drawable(options.picture)
-        with refusing(options.manifest):
-            job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
-        if options.sets:
-            from streamjoin.cli.frontier import compare
+    if options.picture is not None:
+        require_drawable(options.picture)
+    job = simulated_job_at(options.manifest)
+    if options.sets:
+        from streamjoin.cli.frontier import compare
 
-            compare(options, job)
-        else:
-            _simulate(options, job)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
+        compare(options, job)
+    else:
+        _simulate(options, job)
 
 
 A_MONDAY = 4 * 86_400.0
@@ -133,7 +127,7 @@ def _simulate(options: Options, job: Job) -> None:
     if options.as_json:
         told = heading_json("simulation", options, job, prepared) | {
             "policy": join.settings.policy.value,
-            "thresholds": {name: getattr(join.settings, name) for name in ("tau0", "tau1", "tau2", "tau3")},
+            "thresholds": {name: getattr(join.settings, name) for name in TAUS},
             "outcomes": [outcome.to_json() for outcome in outcomes],
             "least": {
                 "workerHours": clairvoyant.schedule.least_hours,

@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.epoch.watermark import watermark_for
 from streamjoin.job import Job, SinkModel, sink_identity
-from streamjoin.language.layout import Layout
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.quantity import Duration
-from streamjoin.scheme.tiling import Scheme
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.driver import Driver
 
 MOST_REASON = 300
 """Characters of why a record is rejected."""
-
-
-class Decided(Protocol):
-    """The driver's decisions; None until the first input has been sampled."""
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    @property
-    def scheme(self) -> Scheme | None: ...
 
 
 @dataclass(frozen=True)
 class Subject:
     """A job and how it is run. ``command`` starts it (again)."""
 
-    job: Job
     runner: str
     command: str
-    decided: Decided
+    driver: Driver
+    """Knows the layout and the scheme, once the first input has been sampled."""
     elastic: bool = False
     """Whether it is scaled while it runs."""
     namespace: str | None = None
     """The namespace of the StreamJoin, if an operator runs it. None: somebody has called ``command``."""
+
+    @property
+    def job(self) -> Job:
+        """With the limits on workers that there are now."""
+        return self.driver.job
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -63,7 +59,7 @@ class Subject:
     @property
     def main(self) -> str | None:
         """The main predicate in words, and whether more is checked on its candidates."""
-        layout = self.decided.layout
+        layout = self.driver.layout
         if layout is None:
             return None
         first, *others = layout.joins
@@ -88,7 +84,7 @@ class Subject:
 
     @property
     def scheme(self) -> str | None:
-        scheme = self.decided.scheme
+        scheme = self.driver.scheme
         return None if scheme is None else f"{scheme.model}, {wording.plural(scheme.tasks, 'worker')}: {scheme.summary}"
 
     @property

@@ -11,6 +11,7 @@ from streamjoin.cli.completeness import completeness_text
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.history import History
 from streamjoin.cli.record import run_span
+from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject
 
 DROPPED = {
@@ -23,8 +24,9 @@ LABEL_WIDTH = 10
 """At least; a stream's longer name makes room for itself."""
 
 
-def summary_lines(subject: Subject, history: History, ended: Ended, picture: Path | None) -> list[str]:
+def summary_lines(state: RunState, ended: Ended, picture: Path | None) -> list[str]:
     """Plain lines. An error's sentence is not among them."""
+    subject, history = state.subject, state.history
     line = partial(_line, max(LABEL_WIDTH, *map(len, subject.streams)))
     lines = [_headline(history, ended)]
     span = run_span(history)

@@ -7,11 +7,8 @@ was recorded by then.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +16,11 @@ from pathlib import Path
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure, unwritable
-from streamjoin.cli.observing import Asked, Live, Prometheus, Server, from_lines, is_url, token_of
-from streamjoin.cli.validate import Unreadable, read_text
+from streamjoin.cli.exits import Exit, Failure, ending, whole_file
+from streamjoin.cli.observing import Asked, Live, Prometheus, Server, from_lines
+from streamjoin.cli.remote import authorization, is_url
+from streamjoin.cli.signals import on_signals
+from streamjoin.cli.validate import text_at
 from streamjoin.manifest.quantity import Duration
 from streamjoin.simulation.recording import Observation, record
 from streamjoin.simulation.traffic import TraceError
@@ -47,29 +46,26 @@ class Options:
     output: Path | None
 
 
-def record_trace(options: Options) -> Exit:
+@ending()
+def record_trace(options: Options) -> None:
     """Write the trace."""
+    observations = _observations(options)
     try:
-        observations = _observations(options)
-        try:
-            recording = record(observations, options.step, taken_in=options.taken_in)
-        except TraceError as error:
-            raise Failure(Exit.SOURCE, f"{options.source or options.prometheus}: {error}") from error
-        if options.output is None:
-            click.echo(recording.text(), nl=False)
-        else:
-            _write(options.output, recording.text())
-        left, right = (float(rates.mean()) for rates in recording.rates)
-        rates = f"{wording.short(left)} and {wording.short(right)} tuples/s on average, skew up to {recording.skew.max():.3g}"
-        click.echo(f"recorded: {wording.duration(recording.seconds)}, {len(recording.times):,} rows, {rates}", err=True)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
+        recording = record(observations, options.step, taken_in=options.taken_in)
+    except TraceError as error:
+        raise Failure(Exit.SOURCE, f"{options.source or options.prometheus}: {error}") from error
+    if options.output is None:
+        click.echo(recording.text(), nl=False)
+    else:
+        with whole_file("--output", options.output, makes_directory=True) as unfinished:
+            unfinished.write_text(recording.text())
+    left, right = (float(rates.mean()) for rates in recording.rates)
+    rates = f"{wording.short(left)} and {wording.short(right)} tuples/s on average, skew up to {recording.skew.max():.3g}"
+    click.echo(f"recorded: {wording.duration(recording.seconds)}, {len(recording.times):,} rows, {rates}", err=True)
 
 
 def _observations(options: Options) -> list[Observation]:
-    token = token_of(options.token_file)
+    shown = authorization(options.token_file)
     if options.prometheus is not None:
         assert options.name is not None
         if not is_url(options.prometheus):
@@ -79,15 +75,12 @@ def _observations(options: Options) -> list[Observation]:
         if not begin < end:
             raise Failure(Exit.USAGE, f"--from: {options.begin} must be before --to ({options.end or 'now'})")
         asked = Asked(options.name, options.namespace, begin, end, options.step)
-        server = Server(options.prometheus.rstrip("/"), token)
+        server = Server(options.prometheus.rstrip("/"), shown)
         return Prometheus(server, asked).observations(lambda text: click.echo(f"note: {text}", err=True))
     assert options.source is not None
     if is_url(options.source):
-        return _live(Server(options.source.rstrip("/").removesuffix("/metrics"), token), options)
-    try:
-        return from_lines(read_text(options.source), "standard input" if options.source == "-" else options.source)
-    except Unreadable as refusal:
-        raise Failure(Exit.USAGE, f"{options.source}: {refusal}") from refusal
+        return _live(Server(options.source.rstrip("/").removesuffix("/metrics"), shown), options)
+    return from_lines(text_at(options.source), "standard input" if options.source == "-" else options.source)
 
 
 def moment_of(option: str, text: str, reference: float) -> float:
@@ -107,7 +100,8 @@ def _live(server: Server, options: Options) -> list[Observation]:
     live = Live(server)
     begin = time.monotonic()
     end = begin + options.seconds if options.seconds is not None else None
-    with _stopping() as stopped:
+    stopped = threading.Event()
+    with on_signals(stopped.set, once=True):
         while True:
             live.sample(time.monotonic() - begin)
             # Samples are due at multiples of the step, however long each took; the last one at the end.
@@ -120,38 +114,3 @@ def _live(server: Server, options: Options) -> list[Observation]:
     if live.missed:
         click.echo(f"note: {server.url} did not answer {live.missed} times; across each gap, rates are its mean", err=True)
     return live.found
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM; the second one ends the process as ever."""
-    stopped = threading.Event()
-    signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {one: signal.getsignal(one) for one in signals}
-
-    def stop(number: int, frame: object) -> None:
-        stopped.set()
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    for one in signals:
-        signal.signal(one, stop)
-    try:
-        yield stopped
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _write(path: Path, text: str) -> None:
-    """Raises Failure."""
-    unfinished = path.with_name(f"{path.name}#{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(text)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise unwritable("--output", path, error) from error

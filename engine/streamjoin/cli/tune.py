@@ -7,21 +7,18 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from streamjoin.cli import wording
-from streamjoin.cli.exits import Exit, Failure
+from streamjoin.cli.exits import ending
 from streamjoin.cli.simulate import Options as Simulated
 from streamjoin.cli.simulate import Prepared, heading, heading_json, prepare
-from streamjoin.cli.validate import read_text, refusing
+from streamjoin.cli.validate import simulated_job_at
 from streamjoin.cli.variants import Simulations, simulations
-from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.job import Job
 from streamjoin.manifest.quantity import Duration
-from streamjoin.manifest.validate import load
 from streamjoin.simulation.run import Outcome, SimulatedJoin, table
 from streamjoin.simulation.tuning import Thresholds, Tuned, split, tune
 
@@ -30,58 +27,21 @@ SHORT_SECONDS = 86_400.0
 ABOUT_AS_MANY = 200
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(Simulated):
     """What the command line says. Times in seconds."""
 
-    manifest: Path
-    trace: Path
     held_out: float
     """The part of the trace that takes no part in the search."""
     loss: float
     """The part of the input that may be lost, where that is more than is lost now."""
-    step: float
-    start_up: float
-    worker_rate: float
-    tuple_bytes: float
-    share: float | None
-    as_json: bool
-
-    @property
-    def simulated(self) -> Simulated:
-        return Simulated(
-            manifest=self.manifest,
-            trace=self.trace,
-            traffic=None,
-            days=None,
-            seed=1,
-            rate=None,
-            step=self.step,
-            start_up=self.start_up,
-            worker_rate=self.worker_rate,
-            tuple_bytes=self.tuple_bytes,
-            share=self.share,
-            policy=None,
-            explained=False,
-            as_json=self.as_json,
-            picture=None,
-        )
 
 
-def tune_manifest(options: Options) -> Exit:
+@ending()
+def tune_manifest(options: Options) -> None:
     """Print the proposal."""
-    try:
-        with refusing(options.manifest):
-            job = compile_job(with_checkpoint(load(read_text(str(options.manifest)))))
-        _tune(options, job)
-    except Failure as failure:
-        click.echo(failure.sentence, err=True)
-        return failure.code
-    return Exit.DONE
-
-
-def _tune(options: Options, job: Job) -> None:
-    prepared = prepare(options.simulated, job)
+    job = simulated_job_at(options.manifest)
+    prepared = prepare(options, job)
     join, traffic = prepared.join, prepared.traffic
     parts = split(traffic, options.held_out)
     searched_seconds = parts[0].seconds
@@ -170,7 +130,7 @@ def _json(
         of_whole = None if whole is None else whole[index].to_json()
         return {"scaling": written(one.thresholds), "first": one.searched.to_json(), "heldOut": one.held_out.to_json(), "whole": of_whole}
 
-    record = heading_json("tuning", options.simulated, job, prepared)
+    record = heading_json("tuning", options, job, prepared)
     del record["picture"]
     return record | {
         "heldOut": options.held_out,

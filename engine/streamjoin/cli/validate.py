@@ -14,6 +14,7 @@ from streamjoin.api.join import Join, anchored
 from streamjoin.api.packages import missing_packages
 from streamjoin.api.text import Unreadable, read_text
 from streamjoin.cli.exits import Exit, Failure
+from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.manifest.problem import ManifestError, Problem
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["Unreadable", "job_at", "join_at", "located", "read_text", "refusing"
 
 
 @contextlib.contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path | str) -> Iterator[None]:
     """Turns what is wrong with a file that was read within into a Failure, with everything that is wrong."""
     try:
         yield
@@ -34,12 +35,24 @@ def refusing(path: Path) -> Iterator[None]:
         raise Failure(Exit.USAGE, "\n".join(located(str(path), problem) for problem in problems)) from error
 
 
+def text_at(path: Path | str) -> str:
+    """A file's text. Raises Failure."""
+    with refusing(path):
+        return read_text(str(path))
+
+
 def join_at(path: Path) -> Join:
     """The join of a manifest file, which is valid. Raises Failure with all that is wrong with it."""
     with refusing(path):
         join = Join.parse(read_text(str(path)))
         join.require()
     return join
+
+
+def simulated_job_at(path: Path) -> Job:
+    """The manifest compiled to a job that is not run: it need not say where its state is. Raises Failure as :func:`job_at`."""
+    join = join_at(path)
+    return compile_job(with_checkpoint(join.manifest))
 
 
 def job_at(path: Path) -> Job:
@@ -64,7 +77,6 @@ def validate_files(names: Sequence[str], *, offline: bool = False) -> Exit:
     for another engine. Such a pod has neither the volumes nor the network of the driver, so it is offline.
     """
     from streamjoin.api.outside import look
-    from streamjoin.compilation import compile_job, with_checkpoint
 
     valid, is_trial = True, bool(os.environ.get("STREAMJOIN_IMAGE"))
     for name in names:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import IO, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,12 +19,10 @@ from rich.text import Text
 from streamjoin.api.loop import WARNING, Asked, Done, Event, Notice, Retrying, Starting, Stopping
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import least, percent
-from streamjoin.cli.history import History
 from streamjoin.cli.record import epoch_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
-from streamjoin.cli.seen import Kind as TroubleKind
-from streamjoin.cli.seen import Seen
-from streamjoin.cli.subject import Subject
+from streamjoin.cli.state import Kind as TroubleKind
+from streamjoin.cli.state import RunState
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.ports import EpochResult
 
@@ -53,11 +49,19 @@ COUNTERS = {
 """What became of tuples that were not joined: the column, and its colour when there are any."""
 
 
-class View(Protocol):
-    """What the run needs of a view."""
+class View:
+    """What the run needs of a view: lines on ``out``, unless a view does more."""
+
+    def __init__(self, state: RunState, out: IO[str]) -> None:
+        self.state, self._out = state, out
 
     def show(self, event: Event) -> None:
-        """An event happened; ``Done`` has been added to the history before."""
+        """An event happened, which the state has seen."""
+        if text := happening(event, self.state.subject.runner):
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
 
     def tick(self) -> None:
         """Time has passed."""
@@ -83,66 +87,47 @@ def happening(event: Event, runner: str) -> str | None:
     return None
 
 
-class JsonView:
-    """An object a line on ``out``; notes go to ``error``."""
+class JsonView(View):
+    """An object a line on ``records``; notes go to ``out``."""
 
-    def __init__(self, subject: Subject, out: TextIO, error: TextIO) -> None:
-        self._subject = subject
-        self._out = out
-        self._error = error
+    def __init__(self, state: RunState, records: TextIO, out: TextIO) -> None:
+        super().__init__(state, out)
+        self._records = records
 
     def show(self, event: Event) -> None:
         if isinstance(event, Done):
-            record = epoch_record(self._subject, event.result, event.finished, event.plan, event.decision)
-            print(json.dumps(record), file=self._out, flush=True)
-        elif text := happening(event, self._subject.runner):
-            self._note(text)
-
-    def tick(self) -> None:
-        pass
-
-    def _note(self, text: str) -> None:
-        print(text, file=self._error, flush=True)
-
-    def close(self) -> None:
-        pass
+            print(json.dumps(epoch_record(self.state.subject, event)), file=self._records, flush=True)
+        super().show(event)
 
 
-class LineView:
+class LineView(View):
     """A plain line per epoch, without colours: for files, pipes and terminals that can do no more."""
 
-    def __init__(self, subject: Subject, out: TextIO) -> None:
-        self._subject = subject
-        self._out = out
+    def __init__(self, state: RunState, out: TextIO) -> None:
+        super().__init__(state, out)
         self._warned: set[str] = set()
         self._said: Decision | None = None
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Done):
-            self._note(epoch_line(event.result))
-            plan, decision = event.plan, event.decision
-            if plan is not None and plan.switched is not None and plan.switched.epoch == event.result.epoch:
-                self._note(switch_text(plan.switched, plan.workers))
-            if decision is not None and (self._said is None or self._said.signature != decision.signature):
-                if decision.kind is not Kind.HOLD:
-                    self._note(decision_text(decision))
-                self._said = decision
-            for warning in event.result.warnings:
-                if warning not in self._warned:
-                    self._warned.add(warning)
-                    self._note(f"{WARNING}{warning}")
-        elif text := happening(event, self._subject.runner):
+        super().show(event)
+        if not isinstance(event, Done):
+            return
+        self.note(epoch_line(event.result))
+        plan, decision = event.plan, event.decision
+        if plan is not None and plan.switched is not None and plan.switched.epoch == event.result.epoch:
+            self.note(switch_text(plan.switched, plan.workers))
+        if decision is not None and (self._said is None or self._said.signature != decision.signature):
+            if decision.kind is not Kind.HOLD:
+                self.note(decision_text(decision))
+            self._said = decision
+        for warning in event.result.warnings:
+            if warning not in self._warned:
+                self.note(f"{WARNING}{warning}")
+
+    def note(self, text: str) -> None:
+        if text.startswith(WARNING):
             self._warned.add(text.removeprefix(WARNING))
-            self._note(text)
-
-    def tick(self) -> None:
-        pass
-
-    def _note(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
-
-    def close(self) -> None:
-        pass
+        super().note(text)
 
 
 def epoch_line(result: EpochResult) -> str:
@@ -175,55 +160,49 @@ def _by_join(result: EpochResult) -> str:
     return f" ({', '.join(f'{name} {work.output:,}' for name, work in result.joins.items())})"
 
 
-class LiveView:
+class LiveView(View):
     """The live screen. Lines printed meanwhile, by sinks for instance, appear above it."""
 
-    def __init__(self, subject: Subject, history: History, console: Console, clock: Callable[[], float] = time.time) -> None:
-        self._screen = Screen(subject, history, unicode=console.encoding.lower().startswith("utf"))
-        self._clock = clock
+    def __init__(self, state: RunState, console: Console) -> None:
+        super().__init__(state, console.file)
+        self._screen = Screen(state, unicode=console.encoding.lower().startswith("utf"))
         self._console = console
-        first = self._screen.render(clock(), console.width, console.height)
-        self._live = Live(first, console=console, auto_refresh=False, redirect_stderr=False, vertical_overflow="crop")
+        self._live = Live(self._rendered(), console=console, auto_refresh=False, redirect_stderr=False, vertical_overflow="crop")
         self._live.start()
 
     def show(self, event: Event) -> None:
-        self._screen.see(event)
-        if isinstance(event, Asked):
+        if isinstance(event, Asked | Done | Stopping):
             self.tick()
-        elif text := happening(event, self._screen.subject.runner):
-            self._note(text)
-        elif isinstance(event, Done | Stopping):
-            self.tick()
+        else:
+            super().show(event)
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text))
 
     def tick(self) -> None:
-        self._live.update(self._screen.render(self._clock(), self._console.width, self._console.height), refresh=True)
-
-    def _note(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._live.update(self._rendered(), refresh=True)
 
     def close(self) -> None:
         self.tick()
         self._live.stop()
 
+    def _rendered(self) -> RenderableType:
+        return self._screen.render(self.state.clock(), self._console.width, self._console.height)
+
 
 class Screen:
     """What the live view shows at a moment. ``render`` changes nothing."""
 
-    def __init__(self, subject: Subject, history: History, *, unicode: bool = True) -> None:
-        self.subject = subject
-        self.history = history
-        self._seen = Seen()
+    def __init__(self, state: RunState, *, unicode: bool = True) -> None:
+        self.state, self.subject, self.history = state, state.subject, state.history
         self._unicode = unicode
-
-    def see(self, event: Event) -> None:
-        self._seen.see(event)
 
     @property
     def _warnings(self) -> list[str]:
         """The last ones, but for notices, which stand above the screen, and the failure that the run ended with, which is said below."""
-        ended = self._seen.ended
+        ended = self.state.ended
         last = None if ended is None or ended.failure is None else ended.failure.sentence
-        shown = [trouble.text for trouble in self._seen.troubles if trouble.kind is not TroubleKind.NOTICE and trouble.text != last]
+        shown = [trouble.text for trouble in self.state.troubles if trouble.kind is not TroubleKind.NOTICE and trouble.text != last]
         return shown[-MOST_WARNINGS:]
 
     def render(self, now: float, width: int = WIDTH, height: int = HEIGHT) -> RenderableType:
@@ -241,12 +220,12 @@ class Screen:
             curve = max(10, min(60, width - WIDTH + 32))
             parts += [*blank, self._workers(last, max(1, spare), width), *blank, self._flow(now, last, curve), self._state_line(last, now)]
         parts += [Text(f" ! {warning}", style="yellow", overflow="ellipsis", no_wrap=True) for warning in self._warnings]
-        if self._seen.ended is None:
+        if self.state.ended is None:
             parts += [Text(), Text(f" {self._hint()}", style="dim", no_wrap=True, overflow="ellipsis")]
         return Group(*parts)
 
     def _hint(self) -> str:
-        if self._seen.is_stopping:
+        if self.state.is_stopping:
             return "Stopping after the running epoch; Ctrl-C again stops at once."
         return "Ctrl-C stops after the running epoch; the same command goes on from there."
 
@@ -262,12 +241,12 @@ class Screen:
         facts.add_row("main", Text(subject.main or "chosen with the first input", style="" if subject.main else "dim"))
         facts.add_row("window", Text(subject.window))
         scheme = subject.scheme or f"{subject.job.model}, cut with the first input"
-        plan = f" ({plan_text(self._seen.plan)})" if self._seen.plan else f" (plan {last.generation})" if last else ""
+        plan = f" ({plan_text(self.state.plan)})" if self.state.plan else f" (plan {last.generation})" if last else ""
         facts.add_row("scheme", Text(scheme + plan, style="" if subject.scheme else "dim"))
         if subject.elastic:
             facts.add_row("scaling", Text(*self._scaling()))
             facts.add_row("", Text(self._moved(), style="dim"))
-        state = self._seen.doing(self.subject, self.history, now)
+        state = self.state.doing(now)
         colour = {"running": "green", "done": "green", "retrying": "red", "failed": "red"}.get(state.split(",")[0], "yellow")
         title = Text.assemble((f" {subject.job.name} ", "bold"))
         mark = "●" if self._unicode else "*"
@@ -289,7 +268,7 @@ class Screen:
 
     def _scaling(self) -> tuple[str, str]:
         """The last decision, and its colour."""
-        decision = self._seen.decision
+        decision = self.state.decision
         if decision is None:
             return "nothing has been decided yet", "dim"
         return decision_text(decision), "" if decision.kind is Kind.HOLD else "yellow"

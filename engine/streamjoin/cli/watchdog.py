@@ -8,44 +8,34 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from streamjoin.cli.exits import Exit, stalled
+from streamjoin.cli.poller import Poller
 from streamjoin.epoch.pulse import Activity
 
 BEATS = 5
 """How often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and then goes on at once."""
 
 
-class Watchdog:
-    """Watches from its construction, until it is left."""
+class Watchdog(Poller):
+    """Ends the process where the driver does not come back."""
 
     def __init__(
         self, activity: Callable[[], Activity | None], end: Callable[[Activity], object], *, poll_seconds: float = 1.0
     ) -> None:
         """``end`` is called once, in a thread of its own."""
-        self._activity, self._end, self._poll_seconds = activity, end, poll_seconds
-        self._over = threading.Event()
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        super().__init__("watchdog", poll_seconds)
+        self._activity, self._end = activity, end
+        self._beats = 0
 
-    def _watch(self) -> None:
-        beats = 0
-        while not self._over.wait(self._poll_seconds):
-            activity = self._activity()
-            beats = beats + 1 if activity is not None and activity.is_lost else 0
-            if activity is not None and beats == BEATS:
-                self._end(activity)
-                return
-
-    def __enter__(self) -> Watchdog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
+    def look(self) -> None:
+        activity = self._activity()
+        self._beats = self._beats + 1 if activity is not None and activity.is_lost else 0
+        if activity is not None and self._beats == BEATS:
+            self._end(activity)
 
 
 def end_process(activity: Activity, log_directory: Path) -> NoReturn:

@@ -16,7 +16,7 @@ from streamjoin.elastic.quiet import QuietWindow, minutes
 from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
 from streamjoin.manifest.capacity import capacity_in_tuples
-from streamjoin.manifest.model import Spec
+from streamjoin.manifest.model import TAUS, Spec
 from streamjoin.manifest.quantity import Duration
 
 
@@ -128,8 +128,7 @@ class Settings:
             value = getattr(self, item.name)
             if isinstance(value, float | int) and not isinstance(value, bool) and not math.isfinite(value):
                 raise ValueError(f"{field_of(item.name)}: {value} must be a finite number")
-        taus = ("tau0", "tau1", "tau2", "tau3")
-        for low, high in itertools.pairwise(taus):
+        for low, high in itertools.pairwise(TAUS):
             value, above = getattr(self, low), getattr(self, high)
             if not 0 < value < above <= 1:
                 raise ValueError(f"{field_of(low)}: {value:g} must be above 0 and below {high} ({above:g}), which is at most 1")

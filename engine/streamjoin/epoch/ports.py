@@ -6,16 +6,13 @@ import builtins
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from streamjoin.elastic.completeness import Losses
 from streamjoin.epoch.delays import Delays
 from streamjoin.epoch.reports import SplitTooLarge, TaskReport, TooLarge
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Blocked
-
-if TYPE_CHECKING:
-    from streamjoin.epoch.replan import PlanStatus
 
 HELD_SECONDS = 60.0
 """A stream that holds the watermarks back for as long is told of."""
@@ -246,22 +243,3 @@ class EpochResult:
     def duration(self) -> float:
         """Seconds of work; starting workers is not counted."""
         return sum(seconds for step, seconds in self.seconds.items() if "." not in step and step != "deploy")
-
-
-class Stepper(Protocol):
-    """A join that goes on epoch by epoch: ``driver.Driver``, or what stands around it."""
-
-    @property
-    def exhausted(self) -> bool: ...
-
-    @property
-    def idle_warnings(self) -> tuple[str, ...]:
-        """The sources' warnings, if the last step found nothing new; warnings of an epoch are in its result."""
-
-    def start(self) -> None: ...
-
-    def step(self, *, final: bool = False) -> EpochResult | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def stop(self) -> None: ...

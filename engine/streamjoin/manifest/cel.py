@@ -1,7 +1,8 @@
 """Rules for the Kubernetes API server, in CEL, that say what a JSON schema cannot.
 
-A rule stands in the JSON schema of what it is about as ``x-kubernetes-validations``, from where the operator's ``crd`` takes it. It mirrors
-a check that this package makes in Python; the Python check decides, and tests/test_crd.py holds the two together.
+A rule stands in the JSON schema of what it is about as ``x-kubernetes-validations``, from where the operator's ``crd`` takes it. This
+package makes the same check in Python: by the rule itself, where it has a ``check`` (``rules``), or elsewhere. The Python check decides,
+and tests/test_crd.py holds the two together.
 
 Always holds: expressions use nothing newer than Kubernetes 1.30 has.
 """
@@ -9,13 +10,14 @@ Always holds: expressions use nothing newer than Kubernetes 1.30 has.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from streamjoin.manifest.problem import listed
+from streamjoin.manifest.problem import Problem
 
 _CEL_WORDS = {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
 _CEL_WORDS |= {"package", "namespace", "return", "var", "void", "while"}
@@ -35,6 +37,8 @@ class Rule:
     """CEL that gives the message, where it should show values; ``message`` stands in where that fails."""
     field: str | None = None
     """The field of ``self`` that is to blame; self by default."""
+    check: Callable[[str, Any], Iterator[Problem]] | None = None
+    """The same in Python: the problems of a part, given where it stands. None: another module looks."""
 
     def schema(self) -> dict[str, Any]:
         """An entry of ``x-kubernetes-validations``."""
@@ -71,8 +75,3 @@ def cel_name(of: str, name: str) -> str:
 def one_holds(*conditions: str) -> str:
     """Whether exactly one of the conditions holds."""
     return f"[{', '.join(conditions)}].exists_one(given, given)"
-
-
-def exactly_one(*names: str) -> Rule:
-    """The rule that exactly one of these fields is given."""
-    return Rule(one_holds(*(f"has({cel_name('self', name)})" for name in names)), f"give exactly one of {listed(names, 'and')}")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streamjoin.language.errors import SqlError
-from streamjoin.manifest.part import Part, UnparsedError, has_unknown
-from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.part import Part, UnparsedError
+from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.quantity import Quantity
 
 Check = Iterator[Problem]
 """Problems, found while it is read. Reading a refused field raises UnparsedError, which ends the check (:func:`until_refused`)."""
@@ -28,18 +28,18 @@ def sql_problem(field: str, sql: str, error: SqlError) -> Problem:
 
 
 def as_text(value: object) -> object:
-    """A value as :class:`Problem` shows it: durations as a manifest has them."""
-    return str(value) if isinstance(value, Duration) else value
+    """A value as :class:`Problem` shows it: quantities as a manifest has them."""
+    return str(value) if isinstance(value, Quantity) else value
 
 
-def one_of(field: str, part: Part, names: Sequence[str]) -> Check:
-    """That one of these fields is given. ``names`` are the model's; users are told the manifest's."""
-    aliases = {name: type(part).model_fields[name].alias or name for name in names}
-    given = [alias for name, alias in aliases.items() if name in part.model_fields_set]
-    if not given and not has_unknown(part):
-        yield Problem(field, None, f"is empty; give one of {listed(list(aliases.values()))}")
-    elif len(given) > 1:
-        yield Problem(field, None, f"has {listed(given, 'and')}; keep one")
+def repeated(field: str, name: str, parts: Sequence[Part]) -> Check:
+    """Names that stand twice. ``field``: of the list of the parts."""
+    first: dict[str, int] = {}
+    for index, part in enumerate(parts):
+        value = value_at(part, name)
+        if isinstance(value, str) and first.setdefault(value.casefold(), index) != index:
+            message = f"is the name of {field}[{first[value.casefold()]}] too (case does not count); choose another"
+            yield Problem(f"{field}[{index}].{name}", value, message)
 
 
 def until_refused(check: Check) -> Check:

@@ -60,14 +60,10 @@ def _encoding(value: str) -> str:
 
 _LONGEST_FRACTION = 20
 _PERCENTAGE = r"^([1-9][0-9]?(\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*) ?%$"
-_HTTP_URL = "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?"
-_OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _SUBDOMAIN = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 LABEL_NAME = rf"({_SUBDOMAIN}(\.{_SUBDOMAIN})*/)?[A-Za-z0-9]([A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?"
 LABEL_VALUE = "([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
 _LONGEST_LABEL_NAME = 253 + 1 + 63
-_NO_OBJECT_NAME = "is not a name of an object; use lower-case letters, digits and, inside, - and ."
-_NO_HTTP_URL = "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path"
 
 
 def _fraction(value: object) -> object:
@@ -97,12 +93,6 @@ def _instant(value: str) -> str:
     return value
 
 
-def _percentage(value: str) -> str:
-    if not re.fullmatch(_PERCENTAGE, value):
-        raise ValueError("is not a percentage above 0 and below 100; write one as 99.9 %")
-    return value
-
-
 def _zone(value: str) -> str:
     try:
         ZoneInfo(value)
@@ -116,23 +106,30 @@ def _location(value: str) -> str:
     return value
 
 
-def _http_url(value: str) -> str:
-    if not re.fullmatch(_HTTP_URL, value):
-        raise ValueError(_NO_HTTP_URL)
-    return value
-
-
-def _object_name(value: str) -> str:
-    if not re.fullmatch(_OBJECT_NAME, value):
-        raise ValueError(_NO_OBJECT_NAME)
-    return value
-
-
 def _label_names(labels: dict[str, str]) -> dict[str, str]:
     for name in labels:
         if len(name) > _LONGEST_LABEL_NAME or not re.fullmatch(LABEL_NAME, name):
             raise ValueError(f"has {name!r}, which is no name of a label; write one as release or example.com/team")
     return labels
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Text that matches a pattern, here and for the API server."""
+
+    pattern: str
+    message: str
+
+    def check(self, value: str) -> str:
+        if not re.fullmatch(self.pattern, value):
+            raise ValueError(self.message)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return Rule(f"self.matches('^{self.pattern}$')", self.message).__get_pydantic_json_schema__(core, handler)
 
 
 _Ordered = TypeVar("_Ordered", Duration, Memory, Cpu)
@@ -226,7 +223,7 @@ TimeOfDay = Annotated[str, StringConstraints(max_length=5, pattern=r"^([01][0-9]
 Percentage = Annotated[
     str,
     StringConstraints(max_length=20),
-    AfterValidator(_percentage),
+    AfterValidator(Matching(_PERCENTAGE, "is not a percentage above 0 and below 100; write one as 99.9 %").check),
     WithJsonSchema({"type": "string", "maxLength": 20, "pattern": _PERCENTAGE}),
 ]
 """As 99.9 %; above 0, and below 100."""
@@ -253,16 +250,29 @@ Encoding = Annotated[str, StringConstraints(max_length=40, pattern=r"^[A-Za-z0-9
 HttpUrl = Annotated[
     str,
     StringConstraints(min_length=1, max_length=1024),
-    AfterValidator(_http_url),
-    Rule(f"self.matches('^{_HTTP_URL}$')", _NO_HTTP_URL),
+    Matching(
+        "https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?",
+        "is not the address of a server; write http:// or https://, a host, a port if need be, and no more than a path",
+    ),
 ]
 ObjectName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    AfterValidator(_object_name),
-    Rule(f"self.matches('^{_OBJECT_NAME}$')", _NO_OBJECT_NAME),
+    Matching(
+        "[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "is not a name of an object; use lower-case letters, digits and, inside, - and ."
+    ),
 ]
 """The name of a Kubernetes object."""
+RESOURCE_NAME = Matching(
+    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters",
+)
+ResourceName = Annotated[str, StringConstraints(min_length=1), RESOURCE_NAME]
+StreamName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=63),
+    Matching("[A-Za-z][A-Za-z0-9_]*", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
+]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=f"^{LABEL_VALUE}$")]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=32), AfterValidator(_label_names)]
 """Labels of a Kubernetes object. Of their names the API server could say only at too high a cost what they may be."""

@@ -21,6 +21,8 @@ from streamjoin.manifest.problem import Problem, closest, listed, shown
 from streamjoin.manifest.text import Path, field_name
 
 _Part = TypeVar("_Part", bound=Part)
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+"""Bounds of numbers in words, by pydantic's names."""
 
 
 def field_problems(error: ValidationError) -> Iterator[Problem]:
@@ -106,14 +108,9 @@ def _field_problem(error: ErrorDetails) -> Problem:
             return Problem(field, value, f"must be a number{_unquote(value)}")
         case "bool_type":
             return Problem(field, value, f"must be true or false{_unquote(value)}")
-        case "greater_than":
-            return Problem(field, value, f"must be above {shown(context['gt'])}")
-        case "greater_than_equal":
-            return Problem(field, value, f"must be at least {shown(context['ge'])}")
-        case "less_than":
-            return Problem(field, value, f"must be below {shown(context['lt'])}")
-        case "less_than_equal":
-            return Problem(field, value, f"must be at most {shown(context['le'])}")
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            ((bound, limit),) = ((name, context[name]) for name in BOUNDS if name in context)
+            return Problem(field, value, f"must be {BOUNDS[bound]} {shown(limit)}")
         case "tuple_type":
             return Problem(field, value, f"must be a list{f': write [{value}]' if isinstance(value, str) else ''}")
         case "too_short":

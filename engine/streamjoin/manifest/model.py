@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.event_time import GivenEventTime
 from streamjoin.manifest.field_types import (
     BudgetSpan,
@@ -31,8 +30,10 @@ from streamjoin.manifest.field_types import (
     ObjectName,
     Percentage,
     PositiveSpan,
+    ResourceName,
     Span,
     Sql,
+    StreamName,
     Tau,
     Texts,
     TimeOfDay,
@@ -69,11 +70,7 @@ NO_WATERMARK = (
 class Stream(Part):
     """One of the streams to join."""
 
-    name: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=63),
-        Rule("self.matches('^[A-Za-z][A-Za-z0-9_]*$')", "cannot stand in SQL; use letters, digits and _, beginning with a letter"),
-    ]
+    name: StreamName
     """The name by which SQL refers to the stream's columns, as in orders.id."""
     source: Source
     """Where the tuples come from."""
@@ -262,6 +259,10 @@ class Budget(Part):
     def share(self) -> float:
         """The completeness, 0 to 1."""
         return float(self.completeness.removesuffix("%")) / 100
+
+
+TAUS = ("tau0", "tau1", "tau2", "tau3")
+"""The thresholds of scaling, each below the next."""
 
 
 class Scaling(Part):
@@ -477,7 +478,7 @@ class Metadata(Part):
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[str, StringConstraints(min_length=1)]
+    name: ResourceName
     """The resource's name: lower-case letters, digits and -, at most 63."""
     namespace: str | None = None
     """Kubernetes: the namespace."""

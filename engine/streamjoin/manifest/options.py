@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from streamjoin.manifest.checks import Check
-from streamjoin.manifest.problem import Problem, closest, is_secret, listed
+from streamjoin.manifest.problem import Problem, is_secret, meant
 from streamjoin.manifest.text import field_name
 
 FILE, VARIABLE = "file:", "env:"
@@ -34,8 +34,7 @@ def option_problems(field: str, options: Mapping[str, object], known: Sequence[s
     for name, value in options.items():
         here = option_field(field, name)
         if name not in known:
-            close = closest(name, known)
-            remedy = f"did you mean {close}?" if close else f"they are {listed(known, 'and')}"
+            remedy = meant(name, known, "they are")
             yield Problem(here, value, f"is not an option of {owner}; {remedy}")
         else:
             yield from reference_problems(here, name, value)

@@ -36,7 +36,7 @@ class Part(BaseModel):
     )
 
     api_rules: ClassVar[tuple[Rule, ...]] = ()
-    """What its fields must be together, for the API server. The operator adds to them (``crd_rules``)."""
+    """What its fields must be together. ``model_rules`` adds to them, and for the API server the operator does (``crd_rules``)."""
 
     if not TYPE_CHECKING:  # a type checker should go on refusing names that no field has
 

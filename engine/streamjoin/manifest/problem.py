@@ -79,3 +79,9 @@ def closest(name: str, names: Sequence[str]) -> str | None:
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.7)
     return folded[close[0]] if close else None
+
+
+def meant(name: str, names: Sequence[str], what: str) -> str:
+    """The remedy for a name that is not among these: the one that was probably meant, or all of them, after ``what``."""
+    close = closest(name, names)
+    return f"did you mean {close}?" if close else f"{what} {listed(names, 'and')}"

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from streamjoin.manifest.event_time import EventTime
 from streamjoin.manifest.field_types import Number, Scalar
-from streamjoin.manifest.fields import inner_part
+from streamjoin.manifest.fields import BOUNDS, inner_part
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -105,8 +105,7 @@ def _value_type(annotation: Any) -> tuple[str, list[str]]:
 
 def _limit(item: object) -> str:
     """A bound in words; those that only keep numbers within 64 bits are not worth a user's time."""
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-    bounds = {word: getattr(item, name, None) for name, word in words.items()}
+    bounds = {word: getattr(item, name, None) for name, word in BOUNDS.items()}
     return " and ".join(
         f"{word} {bound:,.15g}" for word, bound in bounds.items() if bound is not None and abs(bound) < 2**53
     )

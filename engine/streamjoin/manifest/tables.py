@@ -11,7 +11,7 @@ from streamjoin.language.types import DataType, TypeName
 from streamjoin.manifest.checks import Check
 from streamjoin.manifest.field_types import FileAmount, PositiveSpan
 from streamjoin.manifest.part import Part
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.problem import Problem, meant
 from streamjoin.manifest.quantity import Memory
 
 EXTRA = "tables"
@@ -43,8 +43,7 @@ def partition_problems(field: str, partition_by: Sequence[str], columns: Mapping
         here = f"{field}.partitionBy[{index}]"
         column = known.get(name.casefold())
         if column is None:
-            close = closest(name, list(columns))
-            remedy = f"did you mean {close}?" if close else f"the columns are {listed(list(columns), 'and')}"
+            remedy = meant(name, list(columns), "the columns are")
             yield Problem(here, name, f"is not a column of the output; {remedy}")
         elif column in given:
             yield Problem(here, name, "is given twice; remove it")

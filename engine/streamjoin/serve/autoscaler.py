@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.events import Paused, Unpaused
@@ -25,17 +25,20 @@ from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.epoch.fates import Fate
 from streamjoin.epoch.planning import utilization
-from streamjoin.epoch.ports import EpochResult, Stepper
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.replan import PlanPhase, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.retention import window_seconds
 from streamjoin.serve.decisions import LedgerError, LedgerWriter, load_ledger
+from streamjoin.serve.observer import Observer
 from streamjoin.serve.reorderings import Reorderings
-from streamjoin.serve.wishes import Planning, plan_for_workers, running_plan
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.serve.wishes import plan_for_workers, running_plan
 from streamjoin.state.storage import Storage
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.driver import Driver
 
 RATE_EPOCHS = 10
 """Over how many epochs the rates of a sample are taken, and what was shed: what is held now came with them, not with the last one alone."""
@@ -45,13 +48,6 @@ FORECAST_SECONDS = 5.0
 """A forecast serves for so long, and longer where planning takes long."""
 WRITE_SECONDS = 10.0
 """The ledger is written at most so often."""
-
-
-class Scaled(Planning, Protocol):
-    """What of ``epoch.driver.Driver`` is needed."""
-
-    @property
-    def checkpoint(self) -> Checkpoint: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +62,13 @@ class _Arrived:
     """After it, of the stream that is furthest behind, in microseconds; None: of no stream, or not of all."""
 
 
-class Autoscaler:
-    """See the module. One thread tells it what happens; any may read ``decision``."""
+class Autoscaler(Observer):
+    """See the module. Any thread may read ``decision``."""
 
     def __init__(
         self,
         job: Job,
-        join: Scaled,
+        driver: Driver,
         storage: Storage,
         *,
         clock: Callable[[], float],
@@ -86,7 +82,7 @@ class Autoscaler:
         """The last one."""
         self._made: int | None = None
         """The generation of the last plan that came of a decision."""
-        self._job, self._join, self._storage, self._clock, self._tell, self._decided = job, join, storage, clock, tell, decided
+        self._job, self._driver, self._storage, self._clock, self._tell, self._decided = job, driver, storage, clock, tell, decided
         self._writer: LedgerWriter | None = None
         self._written: tuple[int, int] | None = None
         self._written_at = -WRITE_SECONDS
@@ -95,7 +91,7 @@ class Autoscaler:
         self._shed: deque[int] = deque(maxlen=RATE_EPOCHS + 1)
         self._drops: int | None = None
         """Plans that were given up, as far as they are known here; None before the first epoch."""
-        self._reorderings = Reorderings(job, join)
+        self._reorderings = Reorderings(job)
         self._complaint: str | None = None
         self.paused_by: str | None = None
         """The client that has paused scaling, until it is resumed or the run ends. None: scaling is not paused. Any thread may set it."""
@@ -104,13 +100,19 @@ class Autoscaler:
     def ledger(self) -> Ledger:
         return self._shell.ledger
 
-    def begin(self) -> None:
-        """The checkpoint is claimed: take its ledger up. Raises nothing: without one a new one is begun."""
+    def started(self, driver: Driver) -> None:
+        """Take the checkpoint's ledger up. Raises nothing: without one a new one is begun."""
         try:
             self._shell.ledger = load_ledger(self._storage) or Ledger()
         except (LedgerError, OSError) as error:
             self._tell(f"warning: decisions are noted anew: {error}")
         self._writer = LedgerWriter(self._storage, lambda text: self._tell(f"warning: {text}"))
+
+    def committed(self, driver: Driver, result: EpochResult) -> None:
+        self.after(result)
+
+    def idle(self, driver: Driver) -> None:
+        self.after(None)
 
     def after(self, result: EpochResult | None) -> None:
         """An epoch was committed, or there was nothing to do (None). Raises nothing."""
@@ -124,8 +126,8 @@ class Autoscaler:
             self._complaint = complaint
             self._shell.pause.begin(self._clock())
 
-    def end(self) -> None:
-        """The run is over: write what is not written."""
+    def ended(self) -> None:
+        """Write what is not written."""
         if self._writer is not None:
             if len(self.ledger):
                 self._writer.write(self.ledger)
@@ -133,11 +135,11 @@ class Autoscaler:
             self._writer = None
 
     def _after(self, result: EpochResult | None, now: float) -> None:
-        status, layout = self._join.plan_status(), self._join.layout
+        status, layout = self._driver.plan_status(), self._driver.layout
         if status is None or layout is None:
             return
         self._follow(status, now)
-        for changed in self._reorderings.after(now):
+        for changed in self._reorderings.after(self._driver, now):
             self.ledger.record(changed)
             self._decided(changed)
             self._tell(changed.sentence)
@@ -174,7 +176,7 @@ class Autoscaler:
 
     def _measure(self, result: EpochResult | None, status: PlanStatus, layout: Layout, now: float) -> None:
         """Give the core its sample; of a join that had nothing to do, too, for its workers may be too many."""
-        checkpoint = self._join.checkpoint
+        checkpoint = self._driver.checkpoint
         if result is None:
             taken_at, generation = now, checkpoint.plan.generation
             nothing = (0,) * len(self._job.streams)
@@ -242,7 +244,7 @@ class Autoscaler:
         job = self._job
         return PlannedForecast(
             running_plan(status),
-            self._join.statistics,
+            self._driver.statistics,
             layout.main,
             job.model,
             job.capacity,
@@ -255,16 +257,16 @@ class Autoscaler:
         if status.wanted is not None:
             asked = status.asked or status.wanted.workers
             if decision.kind is Kind.DEALLOCATE and decision.target == status.workers:
-                self._join.withdraw_plan(status.wanted.generation)
+                self._driver.withdraw_plan(status.wanted.generation)
                 return
             if decision.kind is Kind.ALLOCATE and asked >= decision.target:
                 return
-        made = plan_for_workers(status, self._join.statistics(), layout, self._job, decision.target)
+        made = plan_for_workers(status, self._driver.statistics(), layout, self._job, decision.target)
         if not made.changed:
             self._shell.pause.begin(now)
             return
         try:
-            self._join.put_plan(made.plan)
+            self._driver.put_plan(made.plan)
         except PlanRefused as error:
             self._tell(f"warning: a plan for {decision.target} workers was refused: {error}")
             self._shell.pause.begin(now)
@@ -290,34 +292,3 @@ def _least(watermarks: Sequence[int | None]) -> int | None:
 
 def _settings_of(job: Job, first_workers: int = 0) -> Settings:
     return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
-
-
-class Elastic:
-    """A driver that is scaled after each of its steps. To the loop it is the driver; what it returns and raises is unchanged."""
-
-    def __init__(self, driver: Stepper, autoscaler: Autoscaler) -> None:
-        self._driver, self._autoscaler = driver, autoscaler
-
-    @property
-    def exhausted(self) -> bool:
-        return self._driver.exhausted
-
-    @property
-    def idle_warnings(self) -> tuple[str, ...]:
-        return self._driver.idle_warnings
-
-    def start(self) -> None:
-        self._driver.start()
-        self._autoscaler.begin()
-
-    def step(self, *, final: bool = False) -> EpochResult | None:
-        result = self._driver.step(final=final)
-        self._autoscaler.after(result)
-        return result
-
-    def plan_status(self) -> PlanStatus | None:
-        return self._driver.plan_status()
-
-    def stop(self) -> None:
-        self._driver.stop()
-        self._autoscaler.end()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +38,11 @@ class Message(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def of_fields(cls, of: object, **others: Any) -> Self:
+        """The message whose fields are the attributes of the same names, but for ``others``."""
+        return cls(**{name: getattr(of, name) for name in cls.model_fields if name not in others}, **others)
 
 
 _Read = TypeVar("_Read", bound=Message)
@@ -158,27 +163,17 @@ class PlanAnswer(Message):
     def of(cls, status: PlanStatus, warning: str | None = None, reordered: Sequence[Decision] = ()) -> PlanAnswer:
         """``warning``: what is wrong with the newest plan. ``reordered``: the last changes of how streams meet, oldest first."""
         wanted, switched = status.wanted, status.switched
-        return cls(
-            generation=status.generation,
-            workers=status.workers,
+        return cls.of_fields(
+            status,
             phase=status.phase.value,
-            ready_workers=status.ready_workers,
-            absence=status.absence,
-            to_fetch_bytes=status.to_fetch_bytes,
-            dropped=status.dropped,
             scheme=status.scheme.to_json(),
             wanted=None
             if wanted is None
-            else Following(
-                generation=wanted.generation,
-                workers=wanted.workers,
-                asked=status.asked or wanted.workers,
-                scheme=wanted.scheme.to_json(),
-                keep=list(wanted.keep),
+            else Following.of_fields(
+                wanted, asked=status.asked or wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
             ),
-            switched=None if switched is None else SwitchedTo(**{name: getattr(switched, name) for name in SwitchedTo.model_fields}),
-            ended=[EndedPlan(generation=plan.generation, fate=plan.fate.value, reason=plan.reason) for plan in status.ended],
-            first_workers=status.first_workers,
+            switched=None if switched is None else SwitchedTo.of_fields(switched),
+            ended=[EndedPlan.of_fields(plan, fate=plan.fate.value) for plan in status.ended],
             warning=warning,
             reordered=[decision.to_json() for decision in reordered],
         )
@@ -304,11 +299,21 @@ class ErrorAnswer(Message):
     error: str
 
 
+_TYPES = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "a text",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "list_type": "a list",
+}
+"""By pydantic's name of an error, what a value must be."""
+
+
 def read_plan(body: bytes) -> Wish | tuple[WholePlan, Scheme]:
     """What ``PUT /v1/plan`` asks for. Raises BodyError."""
-    value = _parsed(body)
-    if not isinstance(value, dict):
-        raise BodyError(f"the body: {shown(value)} must be an object, of workers or of generation and scheme")
+    value = _object(body, ", of workers or of generation and scheme")
     is_plan = bool({"generation", "scheme", "keep"} & set(value))
     if is_plan and "workers" in value:
         raise BodyError("workers: excludes generation, scheme and keep; give a number of workers, or a plan")
@@ -333,18 +338,12 @@ def read_plan(body: bytes) -> Wish | tuple[WholePlan, Scheme]:
 
 def read_scaling(body: bytes) -> ScalingWish:
     """What ``PUT /v1/scaling`` asks for. Raises BodyError."""
-    value = _parsed(body)
-    if not isinstance(value, dict):
-        raise BodyError(f"the body: {shown(value)} must be an object with paused")
-    return _validated(ScalingWish, value)
+    return _validated(ScalingWish, _object(body, " with paused"))
 
 
 def read_query(body: bytes) -> QueryWish:
     """What ``POST /v1/query`` asks. Raises BodyError."""
-    value = _parsed(body)
-    if not isinstance(value, dict):
-        raise BodyError(f"the body: {shown(value)} must be an object with sql")
-    return _validated(QueryWish, value)
+    return _validated(QueryWish, _object(body, " with sql"))
 
 
 def read_following(parameters: str) -> FollowWish:
@@ -363,6 +362,13 @@ def read_ticket(ticket: bytes) -> QueryWish | FollowTicket:
     if not isinstance(value, dict) or ("sql" in value) == ("join" in value):
         raise BodyError(f"the ticket: {shown(value)} must be an object, of sql or of join, select, where and after")
     return _validated(QueryWish, value) if "sql" in value else _validated(FollowTicket, value)
+
+
+def _object(body: bytes, of_what: str) -> dict[str, Any]:
+    value = _parsed(body)
+    if not isinstance(value, dict):
+        raise BodyError(f"the body: {shown(value)} must be an object{of_what}")
+    return value
 
 
 def _parsed(body: bytes) -> Any:
@@ -397,22 +403,11 @@ def _validated(kind: type[_Read], value: dict[str, Any]) -> _Read:
 
 def _sentence(kind: type[Message], details: ErrorDetails) -> str:
     field, value = field_name(tuple(part for part in details["loc"] if part != "constrained-int")), shown(details["input"])
-    match details["type"]:
-        case "missing":
-            return f"{field}: is missing; give it"
-        case "extra_forbidden":
-            known = ", ".join(info.alias or name for name, info in kind.model_fields.items())
-            return f"{field}: {value} is given to a field that does not exist; the fields are {known}"
-        case "int_type" | "int_from_float":
-            return f"{field}: {value} must be a whole number"
-        case "string_type":
-            return f"{field}: {value} must be a text"
-        case "float_type":
-            return f"{field}: {value} must be a number"
-        case "bool_type":
-            return f"{field}: {value} must be true or false"
-        case "dict_type":
-            return f"{field}: {value} must be an object"
-        case "list_type":
-            return f"{field}: {value} must be a list"
+    if details["type"] == "missing":
+        return f"{field}: is missing; give it"
+    if details["type"] == "extra_forbidden":
+        known = ", ".join(info.alias or name for name, info in kind.model_fields.items())
+        return f"{field}: {value} is given to a field that does not exist; the fields are {known}"
+    if wanted := _TYPES.get(details["type"]):
+        return f"{field}: {value} must be {wanted}"
     return f"{field}: {value} is refused: {details['msg'][0].lower()}{details['msg'][1:]}"

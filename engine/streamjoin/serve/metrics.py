@@ -16,8 +16,8 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -41,10 +41,15 @@ from streamjoin.io.telling import told
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.connector import KAFKA_METRICS
+from streamjoin.manifest.model import TAUS
 from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX
+from streamjoin.serve.observer import Observer
 from streamjoin.serve.page import Page, family, histogram
 from streamjoin.serve.query_metrics import QueryMetrics
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.storage import retries
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.driver import Driver
 
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 DECISIONS = (
@@ -81,6 +86,10 @@ class Committed:
     """The epoch that this process ran; None right after a start."""
 
 
+OF_RESULT = tuple(each.name for each in fields(Committed) if each.name not in ("held", "result"))
+"""What is as a result has it."""
+
+
 @dataclass(slots=True)
 class Work:
     """What a worker has done in this process's time."""
@@ -100,7 +109,7 @@ class Switches:
     moved_tuples: int = 0
 
 
-class Metrics(Collector):
+class Metrics(Collector, Observer):
     """See the module. Any thread may scrape while another tells what happens."""
 
     def __init__(
@@ -121,6 +130,8 @@ class Metrics(Collector):
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
         self._failures = self._retries = self._storage_retries = 0
+        self._repeated = retries()
+        """Of all requests to storage in this process, when the start or the step began."""
         self._source_errors = [0] * len(job.streams)
         """What tasks got over; the driver's are in the traffic."""
         self._traffic: tuple[Traffic, ...] = (Traffic(),) * (len(job.streams) + 1)
@@ -147,18 +158,14 @@ class Metrics(Collector):
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    @property
-    def name(self) -> str:
-        """The StreamJoin's."""
-        return self._job.name
-
     def adopt(self, job: Job) -> None:
         """The limits on workers have changed."""
         with self._lock:
             self._job = job
 
-    def resume(self, job: Job, checkpoint: Checkpoint) -> None:
-        """The checkpoint has been claimed, and the run goes on from it. ``job`` is the driver's, which knows where tuples are held."""
+    def started(self, driver: Driver) -> None:
+        job, checkpoint = driver.job, driver.checkpoint  # its job knows where tuples are held
+        self._spent(driver, retries() - self._repeated)
         blocks, nbytes = stored(job, checkpoint.state.blocks)
         committed = Committed(
             epoch=checkpoint.epoch,
@@ -178,36 +185,24 @@ class Metrics(Collector):
             self._state = "running"
             self._committed = committed
 
-    def began(self) -> None:
-        """An attempt at an epoch begins."""
+    def attempting(self) -> None:
         with self._lock:
             self._retries += self._state == "retrying"
-            self._running_since = self._clock()
+            self._running_since, self._repeated = self._clock(), retries()
 
-    def spent(self, storage_retries: int, traffic: tuple[Traffic, ...], delays: Mapping[str, Counted]) -> None:
-        """A start or an attempt is over, whatever became of it: what it repeated, and so far all traffic and, by join, how long records
-        waited for their results."""
+    def committed(self, driver: Driver, result: EpochResult) -> None:
+        self._spent(driver, result.storage_retries)  # those of the tasks too, which may have been in this process
+        self.observe(result, driver.plan_status())
+
+    def _spent(self, driver: Driver, repeated: int) -> None:
+        """A start or a step is over, whatever became of it, and has repeated so many requests."""
         with self._lock:
-            self._storage_retries += storage_retries
-            self._traffic, self._delays = traffic, delays
+            self._storage_retries += repeated
+            self._traffic, self._delays = driver.traffic, driver.delays
 
     def observe(self, result: EpochResult, plan: PlanStatus | None = None) -> None:
         """The attempt has committed this epoch, and the plan is there. O(tasks + steps)."""
-        committed = Committed(
-            epoch=result.epoch,
-            generation=result.generation,
-            committed_at=result.committed_at,
-            totals=result.totals,
-            losses=result.losses,
-            watermarks=result.watermarks,
-            stored_blocks=result.stored_blocks,
-            stored_bytes=result.stored_bytes,
-            held=result.held_by_side,
-            utilization=result.utilization,
-            streams_by_side=result.streams_by_side,
-            held_back=result.held_back,
-            result=result,
-        )
+        committed = Committed(**{name: getattr(result, name) for name in OF_RESULT}, held=result.held_by_side, result=result)
         name = self._job.name
         with self._lock:
             self._settled()
@@ -228,31 +223,29 @@ class Metrics(Collector):
                 else:
                     self._steps.labels(name, step).observe(seconds)
 
-    def idle(self, plan: PlanStatus | None = None) -> None:
-        """The attempt found nothing new."""
+    def idle(self, driver: Driver) -> None:
+        self._spent(driver, retries() - self._repeated)
+        plan = driver.plan_status()
         with self._lock:
             self._settled()
             self._take(plan)
 
     def decided(self, decision: Decision) -> None:
-        """The autoscaler has decided this."""
         with self._lock:
             self._decisions[decision.kind, decision.mode] += 1
 
-    def failed(self, error: BaseException, plan: PlanStatus | None = None) -> None:
-        """The start, or the attempt, has failed with this error."""
+    def failed(self, driver: Driver, error: Exception) -> None:
+        self._spent(driver, retries() - self._repeated)
+        plan = driver.plan_status()
         with self._lock:
+            self._settled("retrying")
             self._take(plan)
             self._failures += 1
             self._last_error, self._last_failure = type(error).__name__, told(error)[:LONGEST_FAILURE]
-            self._running_since = None
-            self._state = "retrying"
 
     def ended(self) -> None:
-        """No epoch will be run any more."""
         with self._lock:
-            self._running_since = None
-            self._state = "ended"
+            self._settled("ended")
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the join is at work or about to be, and what is to be known of that."""
@@ -313,9 +306,8 @@ class Metrics(Collector):
             self._pauses.labels(self._job.name).observe(switched.pause_seconds)
             self._waits.labels(self._job.name).observe(switched.waited_seconds)
 
-    def _settled(self) -> None:
-        self._running_since = None
-        self._state = "running"
+    def _settled(self, state: str = "running") -> None:
+        self._running_since, self._state = None, state
 
     def _page(self) -> Page:
         page, job, name, now = Page(), self._job, self._job.name, self._clock()
@@ -323,7 +315,7 @@ class Metrics(Collector):
         page.add("streamjoin_workers_min", job.min_workers, name)
         page.add("streamjoin_workers_max", job.max_workers, name)
         page.add("streamjoin_capacity_bytes" if job.capacity.in_bytes else "streamjoin_capacity_tuples", job.capacity.amount, name)
-        for threshold in ("tau0", "tau1", "tau2", "tau3"):
+        for threshold in TAUS:
             page.add("streamjoin_threshold_ratio", getattr(job, threshold), name, threshold)
         by_side = job.streams_by_side if self._committed is None else self._committed.streams_by_side
         for side, streams in zip(SIDE_NAMES, by_side, strict=True):

@@ -48,7 +48,7 @@ class QueryApi:
     ) -> None:
         """``metrics``: whose page tells of the queries; without ``followers`` they are those of the pool's join, as many as usual."""
         self._pool = pool
-        self._admission = Admission(METHODS, token, private=PRIVATE)
+        self.admission = Admission(METHODS, token, private=PRIVATE)
         self.metrics = metrics or QueryMetrics(pool.catalog.name)
         self.followers = followers or Followers(pool, self.metrics)
 
@@ -56,10 +56,6 @@ class QueryApi:
         """The manifest has other joins now; connections stay."""
         self._pool.adopt(catalog)
         self.followers.adopt()
-
-    def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
-        """As :meth:`streamjoin.serve.admission.Admission.admit`."""
-        self._admission.admit(method, path, authorization, address=address, host=host)
 
     def answers(self, path: str) -> bool:
         """Whether a request for this is one for queries."""

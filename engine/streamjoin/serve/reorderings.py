@@ -6,49 +6,46 @@ does, as an operator, and come with ``GET /v1/plan``.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.reordering import reordered
 from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.flowing import flowing_of
-from streamjoin.epoch.replan import PlanStatus
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
-from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.serve.observer import Observer
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.driver import Driver
 
 MOST_RECENT = 10
 
 
-class Reordering(Protocol):
-    """What of ``epoch.driver.Driver`` is needed."""
+class Reorderings(Observer):
+    """See the module. One thread calls :meth:`after`, or has it called as an observer; any may read ``recent``."""
 
-    @property
-    def checkpoint(self) -> Checkpoint: ...
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-
-class Reorderings:
-    """See the module. One thread calls :meth:`after`; any may read ``recent``."""
-
-    def __init__(self, job: Job, join: Reordering) -> None:
+    def __init__(self, job: Job, decided: Callable[[Decision], None] = lambda decision: None) -> None:
+        """``decided`` is told, where it is an observer."""
         self.recent: tuple[Decision, ...] = ()
         """The last changes, at most MOST_RECENT, oldest first."""
-        self._job, self._join = job, join
+        self._job, self._decided = job, decided
         self._ways: Ways = ()
         """Of all joins over three and more streams, as the last commit has them, and how tuples lay then."""
         self._layout: Layout | None = None
 
-    def after(self, now: float) -> list[Decision]:
-        """What the last commit has changed. O(streams³) where it has, else O(ways)."""
-        status, layout = self._join.plan_status(), self._join.layout
+    def committed(self, driver: Driver, result: EpochResult) -> None:
+        for changed in self.after(driver, result.committed_at or result.started_at):
+            self._decided(changed)
+
+    def after(self, driver: Driver, now: float) -> list[Decision]:
+        """What the driver's last commit has changed. O(streams³) where it has, else O(ways)."""
+        status, layout = driver.plan_status(), driver.layout
         if status is None or layout is None:
             return []
-        checkpoint, before, then = self._join.checkpoint, self._ways, self._layout
+        checkpoint, before, then = driver.checkpoint, self._ways, self._layout
         self._ways, self._layout = after, _ = checkpoint.plan.ways, layout
         if not before or before == after or then is not layout:
             return []

@@ -8,6 +8,7 @@ cut off ``IDLE_SECONDS`` after it last said something, and in any case ``LONGEST
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import select
@@ -83,20 +84,12 @@ class _Handler(WSGIRequestHandler):
         """Standard error belongs to the run."""
 
     def get_stderr(self) -> Any:
-        return _Nowhere()
+        return io.StringIO()
 
     def get_environ(self) -> Any:
         server = cast(_Server, self.server)
         kind = self.headers.get("content-type", "")  # which is text/plain to the base class where it is missing
         return {**super().get_environ(), "CONTENT_TYPE": kind, CONNECTION: self.connection, STAY: lambda: server.let_stay(self.connection)}
-
-
-class _Nowhere:
-    def write(self, text: str) -> None: ...
-
-    def writelines(self, lines: Iterable[str]) -> None: ...
-
-    def flush(self) -> None: ...
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -235,7 +228,7 @@ def _asked(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> A
     """The API's answer to a request, whatever is wrong with it."""
     method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
     try:
-        api.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
+        api.admission.admit(method, path, environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
         if method not in OPEN_METHODS:
             _require_own(environ)
         body = _body(environ) if method in ("PUT", "POST") else b""
@@ -267,7 +260,7 @@ def _require_own(environ: WSGIEnvironment) -> None:
 def _may_write(api: PlanApi | QueryApi, environ: WSGIEnvironment, address: str) -> bool:
     """Whether the client would be let put plans."""
     try:
-        api.admit("PUT", "/v1/plan", environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
+        api.admission.admit("PUT", "/v1/plan", environ.get("HTTP_AUTHORIZATION"), address=address, host=environ.get("HTTP_HOST", ""))
     except Refused:
         return False
     return True

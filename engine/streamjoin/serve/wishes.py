@@ -6,7 +6,6 @@ Always holds: what comes out follows the newest plan there is, running or being 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -17,21 +16,6 @@ from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.sizing import plan_after
-
-
-class Planning(Protocol):
-    """What of ``epoch.driver.Driver`` is needed to plan. Any thread may call it."""
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    def put_plan(self, plan: Plan) -> bool: ...
-
-    def withdraw_plan(self, generation: int) -> bool: ...
-
-    def plan_status(self) -> PlanStatus | None: ...
-
-    def statistics(self) -> Statistics: ...
 
 
 def running_plan(status: PlanStatus) -> Plan:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamjoin.elastic.settings import Policy, Settings
+from streamjoin.manifest.model import TAUS
 from streamjoin.simulation.run import Outcome
 from streamjoin.simulation.traffic import Traffic
 
@@ -61,7 +62,7 @@ class Thresholds:
     @property
     def taus(self) -> tuple[str, ...]:
         """The names of those that the policy uses."""
-        return ("tau1", "tau2", "tau3") if self.policy is Policy.PREDICTIVE else ("tau0", "tau1", "tau2", "tau3")
+        return ("tau1", "tau2", "tau3") if self.policy is Policy.PREDICTIVE else TAUS
 
     def applied(self, settings: Settings) -> Settings:
         """The settings with these. Raises ValueError where they do not fit together."""

@@ -8,14 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints
 
 from streamjoin.manifest.cel import Rule, quoted
-from streamjoin.manifest.checks import Check, as_text, value_at
+from streamjoin.manifest.checks import Check, value_at
 from streamjoin.manifest.connector import SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import Encoding, Location, Name, Span, SpanOrNever
 from streamjoin.manifest.problem import Problem, listed
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.rules import only_for, rule
 
-_FORMATS = {"header": ("csv",), "delimiter": ("csv",), "settle": ("json", "csv"), "encoding": ("json", "csv")}
-"""The formats that a field is for."""
 _SETTLE = Duration.parse("5s")
 
 
@@ -25,11 +24,10 @@ def split_path(path: str) -> tuple[str, str | None]:
     return (directory or slash or ".", last) if "*" in last or "?" in last else (path, None)
 
 
-def _only_for(name: str, default: str) -> Rule:
-    """The API server fills in defaults, so only what differs from them was meant."""
-    allowed = " || ".join(f"self.format == '{each}'" for each in _FORMATS[name])
-    message = f"has no meaning with this format; remove it (it belongs to {listed(_FORMATS[name], 'and')})"
-    return Rule(f"{allowed} || self.{name} == {default}", message, field=name)
+def _only_for(name: str, default: str, *formats: str) -> Rule:
+    remedy = f"remove it (it belongs to {listed(formats, 'and')})"
+    texts = (f"has no meaning with {which}; {remedy}" for which in ("format {format}", "this format"))
+    return only_for(name, "format", formats, *texts, default=default)
 
 
 class FilesSource(SourceConnector):
@@ -63,15 +61,21 @@ class FilesSource(SourceConnector):
     opener = "streamjoin.io.files:open_source"
     fixed = ("path", "format")
     api_rules = (
-        Rule("!self.pattern.contains('/')", "has a /, and is compared with file names alone; put the directory into path", field="pattern"),
-        Rule(
+        rule(
+            "!self.pattern.contains('/')",
+            lambda source: "/" not in source.pattern,
+            "has a /, and is compared with file names alone; put the directory into path",
+            field="pattern",
+        ),
+        rule(
             r"""!(self.delimiter in ['"', '\n', '\r'])""",
+            lambda source: source.delimiter not in '"\n\r' and source.delimiter.isascii(),
             "cannot separate values; use another character, such as ;",
             field="delimiter",
         ),
-        _only_for("header", "true"),
-        _only_for("delimiter", "','"),
-        _only_for("settle", quoted(str(_SETTLE))),
+        _only_for("header", "true", "csv"),
+        _only_for("delimiter", "','", "csv"),
+        _only_for("settle", quoted(str(_SETTLE)), "json", "csv"),
     )
 
     @property
@@ -94,19 +98,11 @@ class FilesSource(SourceConnector):
         return self.model_copy(update={"path": place(directory), "pattern": pattern, "recursive": is_deep})
 
     def problems(self, field: str) -> Check:
-        if "pattern" in self.model_fields_set and "/" in self.pattern:
-            message = "has a /, and is compared with file names alone; put the directory into path"
-            yield Problem(f"{field}.pattern", self.pattern, message)
         # Kubernetes fills in the default.
         if {"path", "pattern"} <= self.model_fields_set and self.names[1] != self.pattern != type(self).model_fields["pattern"].default:
             yield Problem(f"{field}.pattern", self.pattern, f"is given by path too, as {self.names[1]}; remove one of them")
-        if "delimiter" in self.model_fields_set and (self.delimiter in '"\n\r' or not self.delimiter.isascii()):
-            yield Problem(f"{field}.delimiter", self.delimiter, "cannot separate values; use another character, such as ;")
-        for name, formats in _FORMATS.items():
-            # Kubernetes fills in defaults, so only what differs from them was meant.
-            if self.format not in formats and getattr(self, name) != type(self).model_fields[name].default:
-                message = f"has no meaning with format {self.format}; remove it (it belongs to {listed(formats, 'and')})"
-                yield Problem(f"{field}.{name}", as_text(getattr(self, name)), message)
+        if self.format == "parquet" and self.encoding != type(self).model_fields["encoding"].default:
+            yield Problem(f"{field}.encoding", self.encoding, "has no meaning with format parquet; remove it (it belongs to json and csv)")
 
 
 class FilesSink(SinkConnector):
@@ -124,8 +120,9 @@ class FilesSink(SinkConnector):
     opener = "streamjoin.io.sinks:open_sink"
     results = "streamjoin.io.files_results:results"
     api_rules = (
-        Rule(
+        rule(
             "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
+            lambda sink: sink.format != "json" or sink.compression in (None, "none"),
             "is only for format parquet; remove it, or write parquet",
             field="compression",
         ),
@@ -141,8 +138,3 @@ class FilesSink(SinkConnector):
 
     def shown(self, shorten: Callable[[str], str]) -> str:
         return f"{shorten(self.path)} ({self.format})"
-
-    def problems(self, field: str) -> Check:
-        if self.format == "json" and self.compression not in (None, "none"):
-            message = "is only for format parquet; remove it, or write parquet"
-            yield Problem(f"{field}.compression", self.compression, message)

@@ -14,13 +14,14 @@ from pydantic import ConfigDict, Field
 
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.types import DataType, TypeName
-from streamjoin.manifest.cel import Rule, exactly_one, seconds
-from streamjoin.manifest.checks import Check, one_of, until_refused
+from streamjoin.manifest.cel import Rule, seconds
+from streamjoin.manifest.checks import Check, until_refused
 from streamjoin.manifest.connector import SourceConnector
 from streamjoin.manifest.field_types import Instant, Number, PositiveSpan, Scalar, Span, instant_micros
 from streamjoin.manifest.part import Part
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.problem import Problem, meant
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.rules import ascending, exactly_one, one_given, rule
 from streamjoin.manifest.text import field_name
 
 _BITS = {
@@ -44,7 +45,6 @@ _NUMBERS = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
 _LARGEST_FLOAT = Decimal("3.4028234663852886e38")
 
 _FORMS = ("sequence", "uniform", "zipf", "hotspot", "choice")
-_MIN = Rule("self.min <= self.max", "must be at most max", field="min")
 
 
 class Ramp(Part):
@@ -86,11 +86,12 @@ class Spike(Part):
     """The time from one spike's start to the next one's. Without it there is one spike."""
 
     api_rules = (
-        Rule(
+        rule(
             f"!has(self.every) || {seconds('self.__for__')} <= {seconds('self.every')}",
-            "must be at most every; shorten it",
-            "'must be at most every (' + self.every + '); shorten it'",
+            lambda spike: spike.every is None or spike.length <= spike.every,
+            "must be at most every ({every}); shorten it",
             field="for",
+            shows=True,
         ),
     )
 
@@ -125,7 +126,7 @@ class Uniform(Part):
     max: Number
     """The greatest value."""
 
-    api_rules = (_MIN,)
+    api_rules = (ascending("min", "max"),)
 
 
 class Zipf(Part):
@@ -152,7 +153,7 @@ class Hotspot(Part):
     """How long the hot part takes across the range; then it starts again."""
 
     api_rules = (
-        _MIN,
+        ascending("min", "max"),
         # A closed range of whole numbers has one value more than its ends are apart.
         Rule(
             "self.min > self.max || (self.width > 0.0 && self.width <= self.max - self.min + 1.0)",
@@ -214,13 +215,6 @@ class GeneratorSource(SourceConnector):
         """``start`` in microseconds since 1970 UTC."""
         return instant_micros(self.start)
 
-    def problems(self, field: str) -> Check:
-        yield from one_of(f"{field}.rate", self.rate, tuple(Rate.model_fields))
-        spike = self.rate.spike
-        if spike is not None and spike.every is not None and spike.length > spike.every:
-            message = f"must be at most every ({spike.every}); shorten it"
-            yield Problem(f"{field}.rate.spike.for", str(spike.length), message)
-
     def schema_problems(self, field: str, schema: Schema, event_time: str | None) -> Check:
         """Columns that it cannot fill."""
         field = f"{field}.source.generator"
@@ -230,8 +224,7 @@ class GeneratorSource(SourceConnector):
             here = f"{field}.{field_name(('columns', name))}"
             column = schema.get(name)
             if column is None:
-                close = closest(name, schema.names)
-                remedy = f"did you mean {close}?" if close else f"the columns are {listed(schema.names, 'and')}"
+                remedy = meant(name, schema.names, "the columns are")
                 yield Problem(here, None, f"is not a column of the schema; {remedy}")
             elif column == time_column:
                 yield Problem(here, None, "is the eventTime column, which the rate fills; remove it here")
@@ -248,7 +241,7 @@ class GeneratorSource(SourceConnector):
 
 def _column_problems(field: str, how: ColumnGenerator, column: Column) -> Check:
     given = [form for form in _FORMS if form in how.model_fields_set]
-    yield from one_of(field, how, _FORMS)
+    yield from one_given(field, how, _FORMS)
     if len(given) != 1:
         return
     form = given[0]
@@ -273,9 +266,7 @@ def _column_problems(field: str, how: ColumnGenerator, column: Column) -> Check:
 def _range_problems(field: str, part: Uniform | Hotspot, column: Column) -> Check:
     yield from _value_problems(field, "min", part.min, part.min, column)
     yield from _value_problems(field, "max", part.max, part.max, column)
-    if part.min > part.max:
-        yield Problem(f"{field}.min", part.min, f"must be at most max ({part.max})")
-    elif isinstance(part, Hotspot):
+    if isinstance(part, Hotspot) and part.min <= part.max:
         yield from _value_problems(field, "width", part.width, part.width, column)
         # A closed range of whole numbers has one value more than its ends are apart.
         widest = part.max - part.min + (column.type.name in _BITS)

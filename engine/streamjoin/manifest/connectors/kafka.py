@@ -14,23 +14,23 @@ from pydantic import Field, StringConstraints
 from streamjoin.language.schema import Schema
 from streamjoin.language.topics import INTERNAL, matches, why_no_pattern
 from streamjoin.language.types import DataType, TypeName
-from streamjoin.manifest.cel import Rule, exactly_one
+from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.checks import Check, until_refused
 from streamjoin.manifest.connector import KAFKA_METRICS, Package, SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import DiscoverySpan, HttpUrl, Instant, Name, Options, PositiveSpan, instant_micros
 from streamjoin.manifest.options import option_field, option_problems, reference_problems, secret_remarks
-from streamjoin.manifest.part import Part, has_unknown
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.part import Part
+from streamjoin.manifest.problem import Problem, closest, listed, meant
 from streamjoin.manifest.quantity import Duration
+from streamjoin.manifest.rules import exactly_one, is_given, rule
 from streamjoin.manifest.text import field_name
 
 PROTOBUF = Package("grpcio-tools", "grpc_tools", "protobuf")
 _ONE_TOPIC = "Kafka topic "
 _BY_PATTERN = "Kafka topics by pattern"
 """What a stream of topics by pattern is of, whatever the pattern."""
+_TOPIC = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]+")
 _TOPIC_RULE = "self.topic.matches('^[A-Za-z0-9._-]+$') && !(self.topic in ['.', '..'])"
-_NO_TOPIC = "is not the name of a topic; use letters, digits, ., _ and -"
-_NO_PATTERN = "is for topicPattern, and there is none; remove it, or give topicPattern"
 
 RAW_COLUMNS: Mapping[str, tuple[TypeName, ...]] = {
     "key": (TypeName.BINARY, TypeName.STRING),
@@ -81,6 +81,12 @@ _REGISTRY = (
     *("username", "password", "bearer.auth.token"),
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
 )
+
+
+def _named_topic(expression: str) -> Rule:
+    """That the topic, where there is one, has the name of one."""
+    message = "is not the name of a topic; use letters, digits, ., _ and -"
+    return rule(expression, lambda kafka: kafka.topic is None or _TOPIC.fullmatch(kafka.topic) is not None, message, field="topic")
 
 
 class SchemaRegistry(Part):
@@ -161,9 +167,14 @@ class KafkaSource(SourceConnector):
         "topicPattern": "each topic goes on from where it was read",
     }
     api_rules = (
-        exactly_one("topic", "topicPattern"),
-        Rule(f"!has(self.topic) || ({_TOPIC_RULE})", _NO_TOPIC, field="topic"),
-        Rule("!has(self.discoveryInterval) || has(self.topicPattern)", _NO_PATTERN, field="discoveryInterval"),
+        exactly_one("topic", "topicPattern", nothing="has no topic; give topic, or topicPattern for several"),
+        _named_topic(f"!has(self.topic) || ({_TOPIC_RULE})"),
+        rule(
+            "!has(self.discoveryInterval) || has(self.topicPattern)",
+            lambda source: source.discovery_interval is None or is_given(source, "topicPattern"),
+            "is for topicPattern, and there is none; remove it, or give topicPattern",
+            field="discoveryInterval",
+        ),
     )
 
     @property
@@ -203,7 +214,7 @@ class KafkaSource(SourceConnector):
             yield "format", PROTOBUF
 
     def problems(self, field: str) -> Check:
-        checks = (_source_topic_problems(field, self), _option_problems(field, self.options, _SOURCE))
+        checks = (_pattern_problem(f"{field}.topicPattern", self), _option_problems(field, self.options, _SOURCE))
         for check in (*checks, _registry_problems(field, self, _REGISTERED)):
             yield from until_refused(check)
 
@@ -251,15 +262,14 @@ class KafkaSink(SinkConnector):
     opener = "streamjoin.io.kafka_sink:open_sink"
     metrics = KAFKA_METRICS
     is_exactly_once = False
-    api_rules = (Rule(_TOPIC_RULE, _NO_TOPIC, field="topic"),)
+    api_rules = (_named_topic(_TOPIC_RULE),)
 
     @property
     def identity(self) -> str:
         return _ONE_TOPIC + self.topic
 
     def problems(self, field: str) -> Check:
-        checks = (_topic_problem(f"{field}.topic", self.topic), _option_problems(field, self.options, _SINK))
-        for check in (*checks, _registry_problems(field, self, _WRITTEN)):
+        for check in (_option_problems(field, self.options, _SINK), _registry_problems(field, self, _WRITTEN)):
             yield from until_refused(check)
 
     def remarks(self, field: str) -> Check:
@@ -271,8 +281,7 @@ class KafkaSink(SinkConnector):
 
     def _key_problems(self, field: str, columns: Mapping[str, DataType]) -> Check:
         if self.key is not None and columns and self.key.casefold() not in {name.casefold() for name in columns}:
-            close = closest(self.key, list(columns))
-            remedy = f"did you mean {close}?" if close else f"the columns are {listed(list(columns), 'and')}"
+            remedy = meant(self.key, list(columns), "the columns are")
             yield Problem(field, self.key, f"is not a column of the output; {remedy}")
 
     def _avro_problems(self, field: str, columns: Mapping[str, DataType]) -> Check:
@@ -330,32 +339,12 @@ def _registry_problems(field: str, kafka: KafkaSource | KafkaSink, formats: Sequ
                 yield Problem(option_field(here, name), None, f"is for https, and url is {registry.url}; correct one of them")
 
 
-def _topic_problem(field: str, topic: str) -> Check:
-    """The name of one topic."""
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", topic) or topic in (".", ".."):
-        yield Problem(field, topic, _NO_TOPIC)
-
-
-def _source_topic_problems(field: str, kafka: KafkaSource) -> Check:
-    """One of topic and topicPattern, and what belongs to the latter."""
-    given = [name for name in ("topic", "topic_pattern") if name in kafka.model_fields_set]
-    if not given and not has_unknown(kafka):
-        yield Problem(field, None, "has no topic; give topic, or topicPattern for several")
-    elif len(given) == 2:
-        yield Problem(field, None, "has topic and topicPattern; keep one")
-    if "topic" in given and kafka.topic is not None:
-        yield from _topic_problem(f"{field}.topic", kafka.topic)
-    if "topic_pattern" in given and kafka.topic_pattern is not None:
-        yield from _pattern_problem(f"{field}.topicPattern", kafka.topic_pattern)
-    elif kafka.discovery_interval is not None:
-        yield Problem(f"{field}.discoveryInterval", str(kafka.discovery_interval), _NO_PATTERN)
-
-
-def _pattern_problem(field: str, pattern: str) -> Check:
-    reason = why_no_pattern(pattern)
+def _pattern_problem(field: str, kafka: KafkaSource) -> Check:
+    pattern = kafka.topic_pattern
+    reason = None if pattern is None else why_no_pattern(pattern)
     if reason is not None:
         yield Problem(field, pattern, f"is not a regular expression ({reason}); write one as orders-.* or orders-(eu|us)")
-    elif pattern.lstrip("^(").startswith(INTERNAL):
+    elif pattern is not None and pattern.lstrip("^(").startswith(INTERNAL):
         message = f"means Kafka's own topics, which begin with {INTERNAL} and which no pattern matches; correct it, or name one by topic"
         yield Problem(field, pattern, message)
 
@@ -396,8 +385,7 @@ def _raw_problems(field: str, kafka: KafkaSource, schema: Schema) -> Check:
     for column in schema.columns:
         types = RAW_COLUMNS.get(column.name.casefold())
         if types is None:
-            close = closest(column.name, list(RAW_COLUMNS))
-            remedy = f"did you mean {close}?" if close else f"they are {listed(list(RAW_COLUMNS), 'and')}"
+            remedy = meant(column.name, list(RAW_COLUMNS), "they are")
             yield Problem(f"{field}.schema", column.name, f"is not a column of raw records; {remedy}")
         elif column.type.name not in types:
             yield Problem(f"{field}.schema", f"{column.name} {column.type}", f"must be {listed([str(name) for name in types])}")

@@ -13,7 +13,7 @@ from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.databases import DatabaseName, Port, TableName, libpq_problems
 from streamjoin.manifest.field_types import Names, Options, PositiveSpan
 from streamjoin.manifest.options import secret_remarks
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.problem import Problem, meant
 from streamjoin.manifest.quantity import Duration
 
 
@@ -54,8 +54,7 @@ class PostgresSink(SinkConnector):
         for index, name in enumerate(self.key):
             here = f"{field}.sink.postgres.key[{index}]"
             if name.casefold() not in known and columns:
-                close = closest(name, list(columns))
-                remedy = f"did you mean {close}?" if close else f"the columns are {listed(list(columns), 'and')}"
+                remedy = meant(name, list(columns), "the columns are")
                 yield Problem(here, name, f"is not a column of the output; {remedy}")
             elif name.casefold() in seen:
                 yield Problem(here, name, "is given twice; remove it")

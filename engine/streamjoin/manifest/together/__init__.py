@@ -8,13 +8,14 @@ ends that check, and only that one: the field has its own problem already.
 ``joins``       ``spec.joins``: names, conditions, types, the streams that each is over
 ``windows``     ``spec.joins[].window``
 ``outputs``     ``spec.joins[].output``: sinks and columns; ``snapshots``: its snapshots
-``scaling``     ``spec.workers``, ``spec.scaling``, ``spec.shedding``
+``scaling``     ``spec.scaling``, ``spec.shedding``
 ``scheme``      ``spec.scheme``
 ``places``      ``spec.checkpoint``; directories and topics that must not be each other's
 ``doubtful``    what is allowed but perhaps not meant
 ==============  ========================================================================================================
 
-What a source, a sink or a store must be by itself is in its own module (``manifest.connectors``, ``manifest.snapshots``).
+What the fields of one part must be together, and the API server is told too, is in ``manifest.model_rules``. What a source, a sink or a
+store must be by itself is in its own module (``manifest.connectors``, ``manifest.snapshots``).
 
 Always holds: a manifest whose fields are right by themselves and for which :func:`problems` finds nothing can be
 compiled.
@@ -22,18 +23,16 @@ compiled.
 
 from __future__ import annotations
 
-import re
-
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
-from streamjoin.manifest.checks import Check, until_refused, value_at
+from streamjoin.manifest.checks import Check, repeated, until_refused, value_at
 from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.model_rules import rule_checks
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.together.doubtful import remarks
 from streamjoin.manifest.together.joins import (
     condition_problems,
     floor_problems,
-    join_name_problems,
     naming_problems,
     streams_over,
     type_problems,
@@ -41,7 +40,7 @@ from streamjoin.manifest.together.joins import (
 )
 from streamjoin.manifest.together.outputs import column_checks, sink_checks
 from streamjoin.manifest.together.places import checkpoint_problems, place_problems, topic_loop_problems
-from streamjoin.manifest.together.scaling import budget_problems, shedding_problems, tau_problems, workers_problems
+from streamjoin.manifest.together.scaling import budget_problems, shedding_problems
 from streamjoin.manifest.together.scheme import key_problems, scheme_problems
 from streamjoin.manifest.together.snapshots import snapshot_punctuation_problems, snapshots_end_problems, snapshots_problems
 from streamjoin.manifest.together.streams import (
@@ -56,15 +55,14 @@ from streamjoin.manifest.together.windows import window_checks, window_kind_prob
 
 __all__ = ["problems", "remarks"]
 
-_RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-
 
 def problems(manifest: Manifest) -> list[Problem]:
     """Everything that is wrong with the fields together."""
-    checks = [_name(manifest), _counts(manifest), stream_name_problems(manifest)]
-    checks += [workers_problems(manifest), tau_problems(manifest), budget_problems(manifest)]
+    checks = [_counts(manifest), stream_name_problems(manifest), budget_problems(manifest)]
+    checks += rule_checks(("spec",), value_at(manifest, "spec"))
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
+    checks += [repeated("spec.streams", "name", streams), repeated("spec.joins", "name", joins)]
     by_condition = len(streams) > 2 and (len(joins) > 1 or any(value_at(stream, "source", "join") for stream in streams))
     schemas, wrong = declared_schemas(manifest, streams, joins)
     checks += [iter(wrong), results_read_problems(streams, joins)]
@@ -90,16 +88,9 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks.append(unjoined_problems(manifest, streams, joins))
     if len(streams) > 1 and by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
         checks += [key_problems(manifest, by_name), held_problems(manifest, by_name), floor_problems(manifest, by_name)]
-    checks += [join_name_problems(joins), window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
+    checks += [window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
     checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]
     return [problem for check in checks for problem in until_refused(check)]
-
-
-def _name(manifest: Manifest) -> Check:
-    name = manifest.metadata.name
-    if not _RESOURCE_NAME.fullmatch(name):
-        message = "is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters"
-        yield Problem("metadata.name", name, message)
 
 
 def _counts(manifest: Manifest) -> Check:

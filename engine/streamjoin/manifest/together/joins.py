@@ -30,19 +30,6 @@ def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]
     return [number for number, stream in enumerate(streams) if value_at(stream, "name") in names]
 
 
-def join_name_problems(joins: Sequence[model.Join]) -> Check:
-    """Whether no two names are the same."""
-    first: dict[str, int] = {}
-    for index, join in enumerate(joins):
-        name = value_at(join, "name")
-        if not isinstance(name, str):
-            continue
-        if name.casefold() in first:
-            message = f"is the name of spec.joins[{first[name.casefold()]}] too (case does not count); choose another"
-            yield Problem(f"spec.joins[{index}].name", name, message)
-        first.setdefault(name.casefold(), index)
-
-
 def type_problems(field: str, join: model.Join, streams: int) -> Check:
     """Whether a join over so many streams can have its type."""
     if streams > 2 and join.type not in OF_MANY:

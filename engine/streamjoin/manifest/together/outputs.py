@@ -12,10 +12,10 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.schema import Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_projection
 from streamjoin.manifest import model, resolve
-from streamjoin.manifest.checks import Check, one_of, sql_problem, until_refused, value_at
+from streamjoin.manifest.checks import Check, sql_problem, until_refused, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.sinks import SUGGESTED, Sink, sinks_in
+from streamjoin.manifest.sinks import SUGGESTED, sinks_in
 
 
 def sink_checks(field: str, join: model.Join, *, is_read: bool) -> list[Check]:
@@ -39,13 +39,8 @@ def output_columns(join: model.Join, manifest: Manifest, schemas: Mapping[str, S
 
 
 def _sink(field: str, join: model.Join, is_read: bool) -> Check:
-    sink = join.output.sink
-    if sink is None:
-        if not is_read:
-            message = f"is missing, and no stream reads the results; give {listed(SUGGESTED)}"
-            yield Problem(field, None, message)
-        return
-    yield from one_of(field, sink, tuple(Sink.model_fields))
+    if join.output.sink is None and not is_read:
+        yield Problem(field, None, f"is missing, and no stream reads the results; give {listed(SUGGESTED)}")
 
 
 def _where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:

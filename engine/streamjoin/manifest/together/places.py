@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamjoin.location import place, within
 from streamjoin.manifest import model
-from streamjoin.manifest.checks import Check, one_of, until_refused, value_at
+from streamjoin.manifest.checks import Check, until_refused, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.sinks import sinks_in
@@ -14,8 +14,7 @@ from streamjoin.manifest.sources import sources_in
 
 
 def checkpoint_problems(manifest: Manifest) -> Check:
-    """Whether there is one place, and how a claim is made only where there is a claim."""
-    yield from one_of("spec.checkpoint", manifest.spec.checkpoint, ("location", "persistent_volume_claim"))
+    """Whether it says how a claim is made only where there is a claim."""
     checkpoint = manifest.spec.checkpoint
     if checkpoint.persistent_volume_claim is None:
         for name, value in (("size", checkpoint.size), ("storageClassName", checkpoint.storage_class_name)):

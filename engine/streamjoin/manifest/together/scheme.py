@@ -1,4 +1,4 @@
-"""What ``spec.scheme`` must be: fields of its model, and a model for these joins and their keys."""
+"""What ``spec.scheme`` must be: a model for these joins and their keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,8 @@ from streamjoin.scheme.models import HANDSHAKE, KEYED
 
 
 def scheme_problems(manifest: Manifest) -> Check:
-    """Fields that belong to another model, and joins that the model cannot have."""
+    """Joins that the model cannot have."""
     scheme = manifest.spec.scheme
-    for name, owner in (("sigma", "readj"), ("groups", "biclique"), ("alpha", "handshake")):
-        value = getattr(scheme, name)
-        if value is not None and scheme.model != owner:
-            yield Problem(f"spec.scheme.{name}", value, f"is only for model {owner}, and the model is {scheme.model}; remove one of them")
     if scheme.model == HANDSHAKE:
         joins, streams = manifest.spec.joins, manifest.spec.streams
         kind = joins[0].type if joins else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from streamjoin.language.errors import SqlError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
-from streamjoin.manifest.checks import Check, as_text, one_of, sql_problem
+from streamjoin.manifest.checks import Check, as_text, sql_problem
 from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
@@ -15,20 +15,17 @@ from streamjoin.manifest.together.outputs import output_columns
 
 
 def snapshots_end_problems(field: str, join: model.Join) -> Check:
-    """Whether the snapshots at ``field`` say when one ends, and name one store."""
+    """Whether the snapshots at ``field`` say when one ends, and their store is right."""
     snapshots = join.output.snapshots
     if snapshots is None:
         return
     if snapshots.store is not None:
-        yield from one_of(f"{field}.store", snapshots.store, tuple(type(snapshots.store).model_fields))
         for kind, store in given(snapshots.store):
             yield from store.problems(f"{field}.store.{kind}")
     if snapshots.punctuation:
         for name, value in (("every", snapshots.every), ("size", snapshots.size)):
             if value is not None:
                 yield Problem(f"{field}.{name}", as_text(value), "excludes punctuation, which says when a snapshot ends; keep one")
-    elif snapshots.every is None and snapshots.size is None:
-        yield Problem(field, None, "does not say when a snapshot ends; give every, or size, or both, or punctuation: true")
     if snapshots.max_delay and (snapshots.every is None or snapshots.size is None):
         lacking = "every" if snapshots.every is None else "size"
         yield Problem(f"{field}.maxDelay", snapshots.max_delay, f"needs {lacking} too; give it, or remove maxDelay")

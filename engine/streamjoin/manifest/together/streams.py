@@ -11,12 +11,12 @@ from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import STRING, TypeName, is_numeric
-from streamjoin.manifest import model, resolve, sources
-from streamjoin.manifest.checks import Check, one_of, sql_problem, value_at
+from streamjoin.manifest import model, resolve
+from streamjoin.manifest.checks import Check, sql_problem, value_at
 from streamjoin.manifest.connector import SourceConnector
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError, has_unknown
-from streamjoin.manifest.problem import Problem, closest, listed
+from streamjoin.manifest.problem import Problem, closest, listed, meant
 from streamjoin.manifest.sources import sources_in
 
 _TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
@@ -25,8 +25,7 @@ _TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
 def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> list[Check]:
     """The checks of one stream by itself. ``schema``: None where it is not known: the checks that read it are left out."""
     connectors = list(sources_in(value_at(stream, "source")))
-    checks = [_source(f"{field}.source", stream)]
-    checks += [source.problems(f"{field}.source.{kind}") for kind, source in connectors]
+    checks = [source.problems(f"{field}.source.{kind}") for kind, source in connectors]
     if schema is not None:
         checks += [_event_time(field, stream, schema), _where(field, stream, schema), _punctuation(field, stream, schema)]
         checks.append(_select(field, stream, schema))
@@ -35,22 +34,14 @@ def stream_checks(field: str, stream: model.Stream, schema: Schema | None) -> li
 
 
 def stream_name_problems(manifest: Manifest) -> Check:
-    """Whether each name can stand in SQL, and no two are the same."""
-    first: dict[str, int] = {}
+    """Whether no name is a word of SQL."""
     for index, stream in enumerate(manifest.spec.streams):
         name = value_at(stream, "name")
         if not isinstance(name, str):
             continue
         field = f"spec.streams[{index}].name"
-        if not resolve.IDENTIFIER.fullmatch(name):
-            message = "cannot stand in SQL; use letters, digits and _, beginning with a letter"
-            yield Problem(field, name, message)
-        elif not resolve.is_stream_name(name):
+        if not resolve.is_stream_name(name):
             yield Problem(field, name, f"is a word of SQL; choose another name, such as {name}_stream")
-        if name.casefold() in first:
-            message = f"is the name of spec.streams[{first[name.casefold()]}] too (case does not count); choose another"
-            yield Problem(field, name, message)
-        first.setdefault(name.casefold(), index)
 
 
 def _event_time(field: str, stream: model.Stream, schema: Schema) -> Check:
@@ -103,9 +94,6 @@ def _of_event_times(field: str, stream: model.Stream) -> Check:
         if stream.event_time is None and value is not None:
             message = f"needs {field}.eventTime; name the column of event times there, or remove {name}"
             yield Problem(f"{field}.{name}", str(value), message)
-    if value_at(stream, "source", "join") is not None and stream.idle_timeout is not None:
-        message = "is of no use where the source is a join, whose own streams may be idle; give it to those, and remove it here"
-        yield Problem(f"{field}.idleTimeout", str(stream.idle_timeout), message)
 
 
 def _where(field: str, stream: model.Stream, schema: Schema) -> Check:
@@ -132,16 +120,11 @@ def _select(field: str, stream: model.Stream, schema: Schema) -> Check:
     for index, name in enumerate(stream.select or ()):
         here = f"{field}.select[{index}]"
         if schema.get(name) is None:
-            close = closest(name, schema.names)
-            remedy = f"did you mean {close}?" if close else f"the columns are {listed(schema.names, 'and')}"
+            remedy = meant(name, schema.names, "the columns are")
             yield Problem(here, name, f"is not a column of the schema; {remedy}")
         elif name.casefold() in seen:
             yield Problem(here, name, "is listed twice; remove one")
         seen.add(name.casefold())
-
-
-def _source(field: str, stream: model.Stream) -> Check:
-    yield from one_of(field, stream.source, tuple(sources.Source.model_fields))
 
 
 def _of_source(field: str, stream: model.Stream, source: SourceConnector, schema: Schema) -> Check:

@@ -1,10 +1,11 @@
-"""The state of a run, by the events that it has reported: the same for the terminal's screen and for the page.
+"""The state of a run, by the events that it has reported: what the terminal, the page, the JSON lines and the summary show.
 
-Always holds: only reported events count, so two that saw the same events show the same. Its size is bounded, however long the run.
+Always holds: only reported events count. Its size is bounded, however long the run.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from streamjoin.io.deadletter import kind_of
 LONG_SECONDS = 2.0
 """A step that takes longer is named."""
 MOST_TROUBLES = 20
+MOST_EPOCHS = 90
 
 
 class Kind(StrEnum):
@@ -45,25 +47,40 @@ class Trouble:
     text: str
 
 
-class Seen:
-    """See the module. Not thread-safe."""
+class RunState:
+    """See the module. One thread tells it what happens; another that reads more than a field takes ``lock``."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, subject: Subject, origin: float, clock: Callable[[], float] = time.time) -> None:
+        """``origin``: the wall clock at which the run started."""
+        self.subject, self.history = subject, History(origin)
+        self.clock = clock
+        self.lock = threading.Lock()
         self.state = "starting"
         self.step: Entering | None = None
         """What the driver does; None between epochs, and while it looks for input."""
         self.is_stopping = False
         """Somebody asked for it."""
         self.ended: Ended | None = None
-        self.plan: PlanStatus | None = None
-        """After the last epoch."""
-        self.decision: Decision | None = None
+        self.epochs: deque[Done] = deque(maxlen=MOST_EPOCHS)
+        """The last ones."""
         self.troubles: deque[Trouble] = deque(maxlen=MOST_TROUBLES)
         """The last ones, oldest first, each text once."""
 
+    @property
+    def plan(self) -> PlanStatus | None:
+        """After the last epoch."""
+        return self.epochs[-1].plan if self.epochs else None
+
+    @property
+    def decision(self) -> Decision | None:
+        return self.epochs[-1].decision if self.epochs else None
+
     def see(self, event: Event) -> None:
         """An event happened."""
+        with self.lock:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, Starting):
             self.state = "starting workers"
         elif isinstance(event, Started | Done):
@@ -87,14 +104,15 @@ class Seen:
         elif isinstance(event, Notice) and event.text.startswith(WARNING):
             self._trouble(event.text.removeprefix(WARNING), Kind.NOTICE)
         if isinstance(event, Done):
-            self.plan, self.decision = event.plan, event.decision
+            self.history.add(event.result, event.finished, event.plan)
+            self.epochs.append(event)
             for warning in event.result.warnings:
                 self._trouble(warning)
             for stream, reason in zip(event.result.streams, event.result.rejections, strict=True):
                 if reason:
                     self._trouble(f"{stream}: records are rejected: {kind_of(reason)}")
 
-    def doing(self, subject: Subject, history: History, now: float) -> str:
+    def doing(self, now: float) -> str:
         """What the run is doing, in a few words; the words up to the first comma are the state."""
         if self.state != "running":
             return self.state
@@ -102,8 +120,8 @@ class Seen:
             return "stopping"
         if self.step is not None and now - self.step.at >= LONG_SECONDS:
             return f"running, {self.step.step} for {wording.duration(now - self.step.at)}"
-        quiet = 2 * subject.job.interval_micros / 1e6 + LONG_SECONDS
-        if self.step is None and now - history.origin - history.ended > quiet:
+        quiet = 2 * self.subject.job.interval_micros / 1e6 + LONG_SECONDS
+        if self.step is None and now - self.history.origin - self.history.ended > quiet:
             return "waiting for input"
         return "running"
 
@@ -111,4 +129,4 @@ class Seen:
         known = next((one for one in self.troubles if one.text == text), None)
         if known is not None:
             self.troubles.remove(known)
-        self.troubles.append(Trouble(self._clock(), kind, text))
+        self.troubles.append(Trouble(self.clock(), kind, text))

@@ -1,0 +1,68 @@
+"""A run, put together: its driver, the observers of its steps, the autoscaler where there is one, and the loop.
+
+Every run is made here, by the library and by the command line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from streamjoin.api.failure import Failure, failure_of
+from streamjoin.api.loop import Entering, Loop, Notice
+from streamjoin.api.runners import MakeRunner, Tell
+from streamjoin.elastic.decision import Decision
+from streamjoin.epoch.driver import Driver
+from streamjoin.job import Job
+from streamjoin.location import is_url
+from streamjoin.serve.autoscaler import Autoscaler
+from streamjoin.serve.observer import Observer
+from streamjoin.state.storage import ObjectStorage
+
+
+class Execution:
+    """See the module."""
+
+    def __init__(self, job: Job, runner: MakeRunner, tell: Tell, log_directory: Path, *, elastic: bool = False) -> None:
+        """``tell`` gets every event. Raises Failure."""
+        self._tell, self._log_directory = tell, log_directory
+        try:
+            storage = ObjectStorage(job.checkpoint)
+            self.driver = Driver(job, storage, runner(tell), at=lambda step: tell(Entering(step, time.time())), suspects_data=True)
+        except Failure:
+            raise
+        except Exception as error:
+            raise failure_of(error, traceback.format_exc(), log_directory) from error
+        self.observers: list[Observer] = []
+        """Who else is to be told of steps and decisions: before the autoscaler acts."""
+        self.autoscaler: Autoscaler | None = None
+        if elastic:
+            parts = (job, self.driver, storage)
+            self.autoscaler = Autoscaler(*parts, clock=time.time, tell=lambda text: tell(Notice(text)), decided=self.decided)
+
+    def decided(self, decision: Decision) -> None:
+        """Tell the observers."""
+        for each in self.observers:
+            each.decided(decision)
+
+    def loop(self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None) -> Loop:
+        """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set."""
+        autoscaler = self.autoscaler
+        return Loop(
+            self.driver,
+            observers=(*self.observers, *([autoscaler] if autoscaler is not None else [])),
+            interval_seconds=self.driver.job.interval_micros / 1e6,
+            stop=stop,
+            tell=self._tell,
+            log_directory=self._log_directory,
+            until_idle=until_idle,
+            run_seconds=run_seconds,
+            decision=lambda: None if autoscaler is None else autoscaler.decision,
+        )
+
+
+def default_log_directory(job: Job) -> Path:
+    """The directory for logs: in the checkpoint, if that is on this machine, because Spark cannot log into an object store."""
+    return Path("streamjoin-logs", job.name) if is_url(job.checkpoint) else Path(job.checkpoint, "logs")
