@@ -36,10 +36,10 @@ if [ "$1" = --kernels ]; then
         *) echo "install-python: $2: is no processor that images are made for; take amd64 or arm64" >&2; exit 1 ;;
     esac
     # Of what is locked for the engine, what the compiler loads, for the machine that builds.
-    awk '/^[^ #]/ { wanted = /^(numba|llvmlite|numpy|pyarrow|confluent-kafka|sqlglot|pyyaml)==/ } wanted' locks/engine.txt > /compiler.txt
+    awk '/^[^ #]/ { wanted = /^(numba|llvmlite|numpy|pyarrow|sqlglot|pyyaml)==/ } wanted' locks/engine.txt > /compiler.txt
     /usr/bin/python3.11 -m venv --without-pip /compiler
     $uv pip install -q --python /compiler/bin/python --require-hashes --no-deps --only-binary :all: -r /compiler.txt
-    PYTHONPATH=$(echo /code/lib/python3*/site-packages) /compiler/bin/python -m streamjoin.runner.machine_code \
+    PYTHONPATH=$(echo /code/lib/python3*/site-packages) /compiler/bin/python -m streamjoin.native.build \
         /kernels/share/streamjoin/kernels "$machine" "$machine-linux-gnu-ld"
     find /kernels -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     exit

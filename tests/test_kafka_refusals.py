@@ -15,7 +15,7 @@ import pytest
 
 from harness import Crash
 from kafka_broker import KafkaBroker
-from kafka_join import consumed, way
+from kafka_join import consumed
 from streamjoin.io import encoded
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.kafka_client import KafkaClient
@@ -26,7 +26,6 @@ from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import ObjectStorage
 from test_delta_sink import die_at
 
-__all__ = ["way"]
 pytestmark = pytest.mark.kafka
 RESULT = pa.schema([("a", pa.int64()), ("name", pa.string())])
 TOPIC_BYTES = 20_000

@@ -16,7 +16,6 @@ from harness import Crash
 from kafka_broker import KafkaBroker
 from kafka_join import Joined, finish, finish_despite_failures, running_broker
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.io import librdkafka
 from streamjoin.io.kafka_sink import KafkaSink
 from streamjoin.io.kafka_transactions import Transactions
 from streamjoin.state.log import Superseded
@@ -34,13 +33,11 @@ def once(broker: KafkaBroker, root: Path, **options: Any) -> Joined:
 STEPS = ("tasks", "commit", "publish", "clean", "enqueue", "enqueued", "offset", "committed", "note")
 
 
-@pytest.mark.parametrize(("step", "bulk"), [*((step, True) for step in STEPS), ("enqueued", False), ("committed", False)])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_driver_that_dies_at_any_step_repeats_nothing(
-    step: str, bulk: bool, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its producer lives on, as one does of a driver that only seems to be dead, and with its transaction."""
-    if not bulk:
-        monkeypatch.setenv(librdkafka.IGNORE, "1")
     join = once(broker, tmp_path, epoch=150)
     join.feed(100)
     visits = iter(range(1000))
@@ -76,8 +73,6 @@ def test_a_driver_that_dies_at_any_step_repeats_nothing(
     with pytest.raises(Crash):
         finish(first)
     monkeypatch.undo()
-    if not bulk:
-        monkeypatch.setenv(librdkafka.IGNORE, "1")
     second = join.driver()
     second.start()
     finish_despite_failures(second)

@@ -1,4 +1,4 @@
-"""librdkafka called by itself: when it is used at all, and that it hands over, and sends, exactly what ``confluent_kafka`` does.
+"""librdkafka called by itself: when it is used at all, and that it hands over exactly what ``confluent_kafka`` does.
 
 What is done with the records is tested in ``test_kafka``, for both.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes.util
 import gc
-import itertools
 import logging
 import os
 import random
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("confluent_kafka")
@@ -25,9 +23,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka_broker import KafkaBroker
 from ports import free_ports
 from streamjoin.io import kafka_bulk, librdkafka
-from streamjoin.io.kafka_bulk import BulkConsumer, BulkProducer
+from streamjoin.io.kafka_bulk import BulkConsumer
 from streamjoin.io.kafka_client import KafkaClient
-from streamjoin.io.kafka_records import Fetched, KafkaSplit, Outgoing, Wanted
+from streamjoin.io.kafka_records import Fetched, KafkaSplit, Wanted
 from streamjoin.io.kafka_session import RecordByRecord, Session
 from streamjoin.io.librdkafka import Library, UnfitError
 from waiting import PATIENCE_SECONDS, wait_for
@@ -289,84 +287,6 @@ def test_a_forked_process_leaves_its_parents_clients_alone(library: Library, bro
     consumer.close()
 
 
-# --- sending ---
-
-
-def read_back(broker: KafkaBroker, name: str) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]] | None]]:
-    consumer = Consumer(settings(broker.servers))
-    consumer.assign([TopicPartition(name, 0, 0)])
-    found = []
-    for message in itertools.chain.from_iterable(iter(lambda: consumer.consume(1000, 1), None)):
-        if message.error() is not None:
-            break
-        found.append((message.key(), message.value(), message.headers()))
-    consumer.close()
-    return found
-
-
-def test_records_arrive_as_they_are(library: Library, broker: KafkaBroker, topic: Callable[..., str]) -> None:
-    """Slices of columns, null keys, empty keys and values, with and without headers."""
-    name, rng = topic(), random.Random(9)
-    values = [rng.randbytes(rng.choice([0, 1, 50])) for _ in range(500)]
-    keys = [rng.choice([None, b"", rng.randbytes(7)]) for _ in range(500)]
-    headers = [b"id-%d" % at for at in range(500)]
-    columns = [pa.array(column, pa.binary()) for column in (values, keys, headers)]
-    producer = BulkProducer(library, name, {"bootstrap.servers": broker.servers})
-    assert producer.send(Outgoing(*columns), 0) == (500, None)
-    assert producer.send(Outgoing(*(column.slice(100, 50) for column in columns)), 20) == (50, None)
-    assert producer.send(Outgoing(columns[0].slice(400), columns[1].slice(400)), 0) == (100, None)
-    wait_for("the acknowledgements", lambda: producer.flush(1) == 0)
-    sent = [(keys[at], values[at], [("streamjoin-id", headers[at])]) for at in [*range(500), *range(120, 150)]]
-    assert read_back(broker, name) == [*sent, *((keys[at], values[at], None) for at in range(400, 500))], "seed 9"
-    producer.abandon(1)
-    producer.abandon(1)
-
-
-def test_a_refusal_says_which_record_it_is_of(library: Library, broker: KafkaBroker, topic: Callable[..., str]) -> None:
-    name = topic()
-    options = {"bootstrap.servers": broker.servers, "queue.buffering.max.messages": 100, "linger.ms": 1000, "message.max.bytes": 2000}
-    producer = BulkProducer(library, name, options)
-    many = Outgoing(pa.array([b"%d" % at for at in range(250)], pa.binary()), pa.nulls(250, pa.binary()))
-    sent = 0
-    for _ in range(100):
-        sent, error = producer.send(many, sent)
-        if error is None:
-            break
-        assert error.code() == KafkaError._QUEUE_FULL
-        producer.flush(PATIENCE_SECONDS)
-    assert sent == 250
-    large = Outgoing(pa.array([b"a", b"b" * 5000, b"c"], pa.binary()), pa.nulls(3, pa.binary()))
-    sent, error = producer.send(large, 0)
-    assert sent == 1
-    assert error is not None
-    assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
-    wait_for("the acknowledgements", lambda: producer.flush(1) == 0)
-    assert [value for _, value, _ in read_back(broker, name)] == [*(b"%d" % at for at in range(250)), b"a"]
-    producer.abandon(1)
-
-
-def test_what_the_brokers_say_of_a_topic(library: Library, broker: KafkaBroker, topic: Callable[..., str]) -> None:
-    for name, code in ((topic(), None), ("not-there", KafkaError.UNKNOWN_TOPIC_OR_PART)):
-        producer = BulkProducer(library, name, {"bootstrap.servers": broker.servers})
-        error = producer.topic_error(10)
-        assert (None if error is None else error.code()) == code
-        producer.abandon(1)
-    producer = BulkProducer(library, "any", {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"})
-    with pytest.raises(KafkaException, match=r"_TRANSPORT|_TIMED_OUT"):
-        producer.topic_error(0.5)
-    producer.abandon(0.1)
-
-
-def test_records_that_nobody_takes_are_told(library: Library) -> None:
-    told: list[tuple[KafkaError | None, object]] = []
-    options = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}", "message.timeout.ms": 50, "delivery.report.only.error": True}
-    producer = BulkProducer(library, "t", options | {"on_delivery": lambda error, message: told.append((error, message))})
-    assert producer.send(Outgoing(pa.array([b"x", b"y"]), pa.array([b"k", None], pa.binary())), 0) == (2, None)
-    wait_for("the reports", lambda: bool(producer.poll(0.1)) or len(told) == 2)
-    assert [(error and error.code(), message) for error, message in told] == [(KafkaError._MSG_TIMED_OUT, None)] * 2
-    producer.abandon(0.1)
-
-
 def test_the_reason_why_it_is_not_used_is_in_the_log_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "streamjoin.kafka")
     librdkafka._loaded.cache_clear()
@@ -375,4 +295,4 @@ def test_the_reason_why_it_is_not_used_is_in_the_log_once(caplog: pytest.LogCapt
         assert librdkafka.load() is None
         assert librdkafka.load() is None
     librdkafka._loaded.cache_clear()
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Kafka is read and written record by record"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Kafka is read record by record"]

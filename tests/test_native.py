@@ -16,10 +16,9 @@ import pytest
 
 from harness import output_of
 from skips import lacks
-from streamjoin.kernel import library, native
-from streamjoin.kernel.native import _private_directory
 from streamjoin.kernel.run import merge_two
-from streamjoin.runner import machine_code as machine_code_module
+from streamjoin.native import build, functions, library
+from streamjoin.native.functions import _private_directory
 from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 from waiting import PATIENCE_SECONDS
@@ -29,7 +28,7 @@ ENGINE = Path(__file__).parents[1] / "engine"
 
 MODULE = """
     import numpy as np
-    from streamjoin.kernel.native import compile_all, native, read, write
+    from streamjoin.native.functions import compile_all, native, read, write
 
     @native((read("int64"), write("int64")), (read("float64"), write("float64")))
     def double(values, out):
@@ -97,7 +96,7 @@ LIBRARY = """
                 raise ModuleNotFoundError(f"No module named {name!r}, which the image leaves out", name=name)
 
     sys.meta_path.insert(0, Absent())
-    from streamjoin.kernel import library
+    from streamjoin.native import library
     library.DIRECTORY = Path(sys.argv[1])
 """
 """Makes Python know of the library alone, as an image's does."""
@@ -115,7 +114,7 @@ def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(lacks("ld", "apt-get install binutils"))
     directory = tmp_path_factory.mktemp("kernels")
     level = library.LEVELS[platform.machine()][-1]
-    machine_code_module.make_level(directory, platform.machine(), linker, level)
+    build.make_level(directory, platform.machine(), linker, level)
     return directory
 
 
@@ -128,19 +127,19 @@ def with_library(directory: Path, program: str, *arguments: str) -> subprocess.C
 @OF_ONE_LIBRARY
 def test_a_library_has_every_native_function_and_joins_and_reads_as_numba_does(machine_code: Path, tmp_path: Path) -> None:
     program = """
-        from streamjoin.kernel import native
-        from streamjoin.runner.machine_code import import_all
+        from streamjoin.native import functions
+        from streamjoin.native.build import import_all
         import_all()
-        native.compile_all()
+        functions.compile_all()
         from streamjoin.runner.archive import run
         from streamjoin.runner.inline import InlineRunner
         run(Path(sys.argv[2]), InlineRunner())
-        print(len(native.functions()), [name for name in sys.modules if name in ("numba", "llvmlite")])
+        print(len(functions.functions()), [name for name in sys.modules if name in ("numba", "llvmlite")])
     """
     done = with_library(machine_code, program, str(tmp_path / "library"))
     assert done.returncode == 0, done.stderr
-    machine_code_module.import_all()
-    assert done.stdout == f"{len(native.functions())} []\n"
+    build.import_all()
+    assert done.stdout == f"{len(functions.functions())} []\n"
     run(tmp_path / "numba", InlineRunner())
     assert output_of(tmp_path / "library") == output_of(tmp_path / "numba")
 

@@ -1,4 +1,4 @@
-"""Kafka source and sink, in bulk and record by record, beside confluent-kafka's own speed, against one broker on this machine, in one run.
+"""Kafka source, in bulk and record by record, and sink, beside confluent-kafka's own speed, against one broker on this machine, in one run.
 
     python tests/bench/bench_kafka.py [--records 1e6] [--rounds 5] [--quick]
 
@@ -11,6 +11,7 @@ and the CPU time of the broker, which shares the machine.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class Board:
         self._rows = rows
         self._rounds = rounds
 
-    def compare(self, title: str, ways: dict[str, Callable[[], None]]) -> None:
+    def compare(self, title: str, ways: Mapping[str, Callable[[], object]]) -> None:
         """The first way is the one that the others are compared with."""
         spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(self._rounds):
@@ -183,16 +184,19 @@ def decoders(rounds: int, rows: int) -> None:
         columns = [[getattr(row, name) for row in found] for name in ("id", "k", "price")]
         pa.record_batch([pa.array(column) for column in columns] + [pa.array([row.at.ToMicroseconds() for row in found])], list("abcd"))
 
-    Board(rows, rounds).compare(
-        "decoding: bytes in memory to four columns",
-        {
-            "JSON": lambda: json_reader.parse(lines, rows),
-            "Avro": lambda: avro_columns(*of_avro),
-            "Avro by fastavro": by_fastavro,
-            "Protobuf": lambda: proto_columns(*of_proto),
-            "Protobuf by google.protobuf": by_protobuf,
-        },
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "JSON": lambda: json_reader.parse(lines, rows),
+        "Avro": lambda: avro_columns(*of_avro),
+        "Avro by fastavro": by_fastavro,
+        "Protobuf": lambda: proto_columns(*of_proto),
+        "Protobuf by google.protobuf": by_protobuf,
+    }
+    with contextlib.suppress(ImportError):  # of no extra: pip install ptars
+        ptars = importlib.import_module("ptars")
+        handler = ptars.HandlerPool([kind.DESCRIPTOR.file], config=ptars.PtarsConfig(timestamp_unit="us")).get_for_message(kind.DESCRIPTOR)
+        messages = pa.array(protos, pa.binary())
+        ways["Protobuf by ptars"] = lambda: handler.array_to_record_batch(messages)
+    Board(rows, rounds).compare("decoding: bytes in memory to four columns", ways)
 
 
 def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path) -> None:
@@ -210,10 +214,9 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path)
             send(producer, topic, value, key if with_keys else None)
         assert producer.flush(60) == 0
 
-    def sink(key: str | None, *, bulk: bool) -> KafkaSink:
+    def sink(key: str | None) -> KafkaSink:
         made = KafkaSink(KafkaSinkConfig(client, "pairs", key), SCHEMA, storage)
-        with bulk_or_not(bulk):
-            made.publish([], again=True)
+        made.publish([], again=True)
         return made
 
     def staged(into: KafkaSink) -> list[Staged]:
@@ -228,17 +231,15 @@ def sinks(board: Board, broker: KafkaBroker, rows: int, rounds: int, root: Path)
     def stage() -> None:
         staged(by_key)
 
-    by_key, by_header, by_key_plainly, by_header_plainly = (sink(key, bulk=bulk) for bulk in (True, False) for key in (None, "id"))
-    prepared = {into: [staged(into) for _ in range(rounds)] for into in (by_key, by_header, by_key_plainly, by_header_plainly)}
+    by_key, by_header = sink(None), sink("id")
+    prepared = {into: [staged(into) for _ in range(rounds)] for into in (by_key, by_header)}
     board.compare(
         "sink: an epoch's staged results, to the last acknowledgement",
         {
             "plain `confluent-kafka`, with a key of the identity's length": lambda: plain(True),
             "the same without a key": lambda: plain(False),
-            "published record by record, the identity as key": lambda: publish(by_key_plainly, prepared[by_key_plainly]),
-            "published in bulk, the identity as key": lambda: publish(by_key, prepared[by_key]),
-            "published record by record, a column as key": lambda: publish(by_header_plainly, prepared[by_header_plainly]),
-            "published in bulk, a column as key": lambda: publish(by_header, prepared[by_header]),
+            "published, the identity as key": lambda: publish(by_key, prepared[by_key]),
+            "published, a column as key": lambda: publish(by_header, prepared[by_header]),
             "before that, in the tasks: to JSON, and into storage": stage,
         },
     )

@@ -26,7 +26,7 @@ from harness import START, Input, driver_for, make_batch, make_job, run_all
 from streamjoin.epoch.ports import Running
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.runner.allocators import collect_seldom
+from streamjoin.runner.collecting import collect_seldom
 from streamjoin.runner.control import Connection, call
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.runner.messages import Done, End, Hello, Work, decode, encode

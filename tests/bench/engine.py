@@ -21,7 +21,7 @@ from spark_path import have_workers_find_tests
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
-from streamjoin.runner.allocators import collecting_seldom
+from streamjoin.runner.collecting import collecting_seldom
 from streamjoin.runner.java import find_java
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 

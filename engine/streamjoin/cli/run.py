@@ -31,7 +31,7 @@ from streamjoin.api.packages import require_packages
 from streamjoin.cli.exits import Exit, ending, require_drawable
 from streamjoin.cli.signals import on_signals
 from streamjoin.cli.validate import join_at, refusing
-from streamjoin.runner.allocators import ENVIRONMENT, collecting_seldom
+from streamjoin.runner.collecting import collecting_seldom
 
 if TYPE_CHECKING:
     from streamjoin.api.execution import Execution
@@ -91,7 +91,6 @@ class Options:
 @ending("streamjoin: ")
 def run_manifest(options: Options) -> int:
     """Carry the command out. Returns the exit code."""
-    os.environ |= {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     job = read_job(options.manifest, runs=True)
     if job is None:
         return Exit.DONE

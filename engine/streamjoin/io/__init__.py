@@ -8,7 +8,7 @@ by the functions that the manifest's models name (``manifest.connector``).
 ``files``, ``files_*``            files of a directory: finding, planning and reading new ones
 ``folder``, ``seen``              directories and folders of object stores, and how far each file has been read
 ``lines``, ``text``               records of text files; JSON and CSV as columns
-``plain_json``, ``json_native``   JSON as columns, by machine code
+``plain_json``                    JSON as columns, by machine code (``native``)
 ``generator``, ``generator_*``    made-up records: rates and columns
 ``kafka_source``, ``kafka_sink``  Kafka; records move in bulk (``kafka_bulk``, by ``librdkafka`` itself) or one by one
 ``kafka_topics``, ``kafka_*``     which topics exist and how far each has been read; consumers; the consumer group

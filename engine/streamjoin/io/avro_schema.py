@@ -1,4 +1,4 @@
-"""Avro schemas as programs that read their records (``avro_native``) into the columns of a stream.
+"""Avro schemas as programs that read their records (``native.avro``) into the columns of a stream.
 
 A writer's schema is resolved to the declared columns by name, as the Avro specification does it with a reader's schema: a field that no
 column has is skipped, a column that no field has is null, and a value of another type is taken where nothing is lost by it
@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.decoded import MICROS, MILLIS, NANOS, Form, Slot, UnreadableError, columns_of, slot_for
-from streamjoin.io.unreadable import REASONS
 from streamjoin.io.values import Problems
 from streamjoin.kernel.arrays import Array
+from streamjoin.native.unreadable import REASONS
 
 _TIMES = {
     **{f"timestamp-{name}": pa.timestamp(unit, "UTC") for name, unit in (("millis", MILLIS), ("micros", MICROS), ("nanos", NANOS))},
@@ -40,7 +40,7 @@ class AvroReader:
 
     def __call__(self, data: Array, starts: Array, ends: Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns of the records that lie there, and what is wrong with a record, by its number. O(bytes)."""
-        from streamjoin.io import avro_native as native  # loads Numba
+        from streamjoin.native import avro as native  # loads Numba
 
         rows, slots = len(starts), len(self.slots)
         cells, given = np.zeros((slots, rows), np.int64), np.zeros((slots, rows), np.uint8)
@@ -81,9 +81,9 @@ class _Compiler:
     """Makes one program."""
 
     def __init__(self, schema: pa.Schema, named: Mapping[str, Any]) -> None:
-        from streamjoin.io import avro_native  # loads Numba
+        from streamjoin.native import avro  # loads Numba
 
-        self._ops = avro_native
+        self._ops = avro
         self._schema = schema
         self._columns = {name: index for index, name in enumerate(schema.names)}
         self._named = named

@@ -136,7 +136,7 @@ def _validity(given: Array) -> pa.Buffer | None:
 
 
 def _bytes(kind: pa.DataType, item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:
-    from streamjoin.io.avro_native import SPAN_BITS, copy_spans  # loads Numba
+    from streamjoin.native.avro import SPAN_BITS, copy_spans  # loads Numba
 
     nbytes = int((cells[given == 1] & ((1 << SPAN_BITS) - 1)).sum())
     offsets, texts = np.empty(len(cells) + 1, np.int32), np.empty(nbytes, np.uint8)
@@ -167,7 +167,7 @@ def _text(column: pa.Array, name: str, problems: Problems) -> pa.Array:
 
 
 def _decimals(kind: pa.DataType, item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:
-    from streamjoin.io.avro_native import copy_decimals  # loads Numba
+    from streamjoin.native.avro import copy_decimals  # loads Numba
 
     limbs, read = np.zeros(2 * len(cells), np.uint64), given.copy()
     copy_decimals(data, cells, read, limbs)
@@ -190,7 +190,7 @@ def _decimals(kind: pa.DataType, item: pa.Field, data: Array, cells: Array, give
 
 def _uuids(data: Array, cells: Array, given: Array) -> pa.Array:
     """The canonical text of RFC 9562. O(n)."""
-    from streamjoin.io.avro_native import SPAN_BITS  # loads Numba
+    from streamjoin.native.avro import SPAN_BITS  # loads Numba
 
     begins = np.where(given == 1, cells >> SPAN_BITS, 0)
     raw = data[begins[:, None] + np.arange(16)] if len(data) >= 16 else np.zeros((len(cells), 16), np.uint8)

@@ -122,7 +122,7 @@ def _json_type(kind: pa.DataType) -> dict[str, Any]:
 
 
 def _avro(batch: pa.RecordBatch, prefix: bytes) -> pa.Array:
-    from streamjoin.io import avro_native as native  # loads Numba
+    from streamjoin.native import avro as native  # loads Numba
 
     rows, columns = batch.num_rows, batch.num_columns
     kinds = np.empty(columns, np.int64)

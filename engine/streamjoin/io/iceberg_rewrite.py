@@ -14,17 +14,18 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import CommitTableResponse, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 
 from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
@@ -88,11 +89,16 @@ def rewrite(
 
 def _replace(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
     """One snapshot without the old files and with the new ones."""
-    with transaction_once(table) as transaction, _Replacing(Operation.REPLACE, transaction, table.io) as snapshot:
-        for file in old:
-            snapshot.delete_data_file(file)
-        for file in new:
-            snapshot.append_data_file(file)
+    catalog = table.catalog
+    table.catalog = cast(Catalog, _Replacing(catalog))
+    try:
+        with transaction_once(table) as transaction, transaction.update_snapshot().overwrite() as snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            for file in new:
+                snapshot.append_data_file(file)
+    finally:
+        table.catalog = catalog
 
 
 def _form(table: Table) -> tuple[int, int]:
@@ -115,16 +121,26 @@ def _remove(table: Table, path: str) -> None:
         table.io.delete(path)
 
 
-class _Replacing(_OverwriteFiles):
-    """PyIceberg's producer of a snapshot that takes files away and adds others; it knows no summary of ``replace``."""
+class _Replacing:
+    """A catalog that is told ``replace`` where PyIceberg, which has no such operation, says ``overwrite``."""
 
-    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        self._operation = Operation.OVERWRITE
-        try:
-            counted = super()._summary(snapshot_properties or {})
-        finally:
-            self._operation = Operation.REPLACE
-        return Summary(operation=Operation.REPLACE, **counted.additional_properties)
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        return self._catalog.commit_table(table, requirements, tuple(map(_as_replacement, updates)))
+
+
+def _as_replacement(update: TableUpdate) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.summary is None:
+        return update
+    summary = Summary(Operation.REPLACE, **update.snapshot.summary.additional_properties)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"summary": summary}))
 
 
 def small_files(table: Table) -> list[tuple[Any, int]]:

@@ -1,21 +1,19 @@
-"""Kafka clients that move records in bulk, with no Python object for each.
+"""A Kafka consumer that fetches records in bulk, with no Python object for each.
 
 ``confluent_kafka`` makes an object of each record, which costs three quarters of the time that reading takes. This takes the same
 library, the one that ``confluent_kafka`` is linked with, and has it hand over thousands of messages at once, which machine code
-(``kafka_native``) copies into one buffer; and gives it records to send by their addresses in Arrow's buffers. Configuration, errors and
-log lines are those of ``confluent_kafka``: the same options by the same names, ``KafkaError``, ``KafkaException``, and the entries
-``error_cb``, ``on_delivery`` and ``logger``.
+(``native.kafka``) copies into one buffer. Configuration, errors and log lines are those of ``confluent_kafka``: the same options by the
+same names, ``KafkaError``, ``KafkaException``, and the entries ``error_cb`` and ``logger``.
 
 Always holds:
 
-- *Who owns what.* A client owns its handle, and the queue or topic made of it, which it destroys before the handle: when it is closed, or
-  else when it is collected. A message belongs to the consumer from when librdkafka gives it until it is destroyed, by
+- *Who owns what.* A consumer owns its handle, and the queue made of it, which it destroys before the handle: when it is closed, or else
+  when it is collected. A message belongs to the consumer from when librdkafka gives it until it is destroyed, by
   :meth:`BulkConsumer.take` once it has been copied, or when the consumer is sent elsewhere or closed; there is none left when the handle
-  is destroyed, which librdkafka demands. What ``take`` returns lies in arrays of its own. A producer's records are copied by librdkafka
-  before :meth:`BulkProducer.send` returns.
-- *Threads.* One thread at a time uses a client. librdkafka's own threads never call Python: errors, log lines and delivery reports wait
-  in its queue until the client is polled, and come in the thread that polls. No lock of Python's is held while librdkafka is called. A
-  process that was forked leaves its parent's clients alone.
+  is destroyed, which librdkafka demands. What ``take`` returns lies in arrays of its own.
+- *Threads.* One thread at a time uses a consumer. librdkafka's own threads never call Python: errors and log lines wait in its queue until
+  the consumer is polled, and come in the thread that polls. No lock of Python's is held while librdkafka is called. A process that was
+  forked leaves its parent's consumers alone.
 - *Errors.* What a call answers is raised as ``KafkaException``; what a consumer meets while it fetches are events among the records; what
   librdkafka mends by itself goes to ``error_cb``. None of these loses a record: the next ``take`` goes on after the last one.
 - *Which records.* librdkafka drops control records, and with ``read_committed`` those of aborted transactions; these and compaction leave
@@ -33,28 +31,15 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from streamjoin.io.arrivals import Stamps, sample_step
-from streamjoin.io.kafka_records import HEADER, Cells, Event, Fetched, KafkaSplit, Outgoing, Wanted
-from streamjoin.io.librdkafka import (
-    CONSUMER,
-    HEADER_ROW,
-    PRODUCER,
-    PURGE_ALL,
-    DeliveryCallback,
-    ErrorCallback,
-    Library,
-    LogCallback,
-    Message,
-    Metadata,
-    produce_arguments,
-)
+from streamjoin.io.kafka_records import Cells, Event, Fetched, KafkaSplit, Wanted
+from streamjoin.io.librdkafka import CONSUMER, ErrorCallback, Library, LogCallback
+from streamjoin.native.kafka_message import Message
 
 BATCH_MESSAGES = 20_000
 """A consumer takes at most so many at once."""
@@ -64,61 +49,39 @@ BLOCK_BYTES = 64 << 20
 _LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
 """By syslog's level, which librdkafka says."""
 _CONF_OK = 0
-_ANY_PARTITION = -1
 _WITHOUT_CLOSE = 0x8
-_HEADER_NAME = ctypes.create_string_buffer(HEADER.encode())
 _TEXT_BYTES = 512
 
 
-class _Client:
-    """A handle of librdkafka, made of the same settings as a client of ``confluent_kafka``."""
-
-    def __init__(self, library: Library, kind: int, settings: Mapping[str, Any]) -> None:
-        """Raises KafkaException where librdkafka refuses an option."""
-        self._library = library
-        options = dict(settings)
-        logger, on_error, on_delivery = (options.pop(name, None) for name in ("logger", "error_cb", "on_delivery"))
-        callbacks: list[Any] = []
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
-        conf = library.conf_new()
-        try:
-            for name, value in options.items():
-                given = str(value).lower() if isinstance(value, bool) else str(value)
-                if library.conf_set(conf, name.encode(), given.encode(), text, _TEXT_BYTES) != _CONF_OK:
-                    raise KafkaException(library.error(KafkaError._INVALID_ARG, text.value))
-            if logger is not None:
-                # Or librdkafka's threads would call the logger.
-                library.conf_set(conf, b"log.queue", b"true", text, _TEXT_BYTES)
-                callbacks.append(LogCallback(functools.partial(_write_log, library, logger)))
-                library.conf_set_log_cb(conf, callbacks[-1])
-            if on_error is not None:
-                callbacks.append(ErrorCallback(functools.partial(_tell_error, library, on_error)))
-                library.conf_set_error_cb(conf, callbacks[-1])
-            if on_delivery is not None:
-                callbacks.append(DeliveryCallback(functools.partial(_tell_delivery, library, on_delivery)))
-                library.conf_set_dr_msg_cb(conf, callbacks[-1])
-            handle = library.new(kind, conf, text, _TEXT_BYTES)
-            if not handle:
-                raise KafkaException(library.error(library.last_error(), text.value))
-        except BaseException:
-            library.conf_destroy(conf)
-            raise
-        self._handle = handle
-        self._parts: list[Callable[[], object]] = []
-        """What destroys the things that must go before the handle, in order."""
-        self._end = weakref.finalize(self, _destroy, library, os.getpid(), handle, self._parts, callbacks)
-        self._end.atexit = False  # a process that ends needs no order, and librdkafka's threads call nothing of it
+def _opened(library: Library, settings: Mapping[str, Any]) -> tuple[int, list[Any]]:
+    """A handle of librdkafka, and callbacks that must live as long as it. Raises KafkaException where an option is refused."""
+    options = dict(settings)
+    logger, on_error = (options.pop(name, None) for name in ("logger", "error_cb"))
+    callbacks: list[Any] = []
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    conf = library.conf_new()
+    try:
+        for name, value in options.items():
+            given = str(value).lower() if isinstance(value, bool) else str(value)
+            if library.conf_set(conf, name.encode(), given.encode(), text, _TEXT_BYTES) != _CONF_OK:
+                raise KafkaException(library.error(KafkaError._INVALID_ARG, text.value))
         if logger is not None:
-            library.set_log_queue(handle, None)
-
-
-def _destroy(library: Library, process: int, handle: int, parts: list[Callable[[], object]], callbacks: list[Any]) -> None:
-    """``callbacks`` are only kept: they must live as long as the handle."""
-    if os.getpid() != process:
-        return
-    for destroy in parts:
-        destroy()
-    library.destroy_flags(handle, _WITHOUT_CLOSE)
+            # Or librdkafka's threads would call the logger.
+            library.conf_set(conf, b"log.queue", b"true", text, _TEXT_BYTES)
+            callbacks.append(LogCallback(functools.partial(_write_log, library, logger)))
+            library.conf_set_log_cb(conf, callbacks[-1])
+        if on_error is not None:
+            callbacks.append(ErrorCallback(functools.partial(_tell_error, library, on_error)))
+            library.conf_set_error_cb(conf, callbacks[-1])
+        handle = library.new(CONSUMER, conf, text, _TEXT_BYTES)
+        if not handle:
+            raise KafkaException(library.error(library.last_error(), text.value))
+    except BaseException:
+        library.conf_destroy(conf)
+        raise
+    if logger is not None:
+        library.set_log_queue(handle, None)
+    return handle, callbacks
 
 
 def _write_log(library: Library, logger: logging.Logger, handle: int, level: int, facility: bytes, text: bytes) -> None:
@@ -132,24 +95,6 @@ def _tell_error(library: Library, on_error: Callable[[KafkaError], None], handle
         code = library.fatal_error(handle, text, _TEXT_BYTES)
         reason = text.value
     on_error(library.error(code, reason))
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """Of a message that was not delivered, what ``confluent_kafka.Message`` has of it."""
-
-    _message: Message
-
-    def key(self) -> bytes | None:
-        return ctypes.string_at(self._message.key, self._message.key_bytes) if self._message.key else None
-
-    def value(self) -> bytes | None:
-        return ctypes.string_at(self._message.payload, self._message.payload_bytes) if self._message.payload else None
-
-
-def _tell_delivery(library: Library, on_delivery: Callable[[KafkaError | None, _Sent], None], _: int, message: Any, __: int) -> None:
-    code = message.contents.err
-    on_delivery(library.error(code) if code else None, _Sent(message.contents))
 
 
 class _Taken:
@@ -168,17 +113,28 @@ class _Taken:
             self._library.message_destroy(message)
 
 
-class BulkConsumer(_Client):
+def _destroy(library: Library, process: int, handle: int, queue: int, taken: _Taken, callbacks: list[Any]) -> None:
+    """``callbacks`` are only kept: they must live as long as the handle."""
+    if os.getpid() != process:
+        return
+    taken.drop()
+    library.queue_destroy(queue)
+    library.destroy_flags(handle, _WITHOUT_CLOSE)
+
+
+class BulkConsumer:
     """Fetches ranges of one partition at a time."""
 
     def __init__(self, library: Library, settings: Mapping[str, Any]) -> None:
         """As ``confluent_kafka.Consumer``. Raises KafkaException where librdkafka refuses an option."""
-        super().__init__(library, CONSUMER, settings)
+        self._library = library
+        self._handle, callbacks = _opened(library, settings)
         library.poll_set_consumer(self._handle)
         self._queue = library.queue_get_consumer(self._handle)
         self._taken = _Taken(library)
-        self._parts += [self._taken.drop, functools.partial(library.queue_destroy, self._queue)]
         self._value_bytes = self._key_bytes = FIRST_BYTES
+        self._end = weakref.finalize(self, _destroy, library, os.getpid(), self._handle, self._queue, self._taken, callbacks)
+        self._end.atexit = False  # a process that ends needs no order, and librdkafka's threads call nothing of it
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Fetch from there on, and nothing else. Raises KafkaException."""
@@ -201,7 +157,7 @@ class BulkConsumer(_Client):
 
     def learn(self, topic: str, timeout_seconds: float) -> None:
         """Ask which brokers lead the topic's partitions. Raises KafkaException."""
-        library, found = self._library, ctypes.POINTER(Metadata)()
+        library, found = self._library, ctypes.c_void_p()
         asked = library.topic_new(self._handle, topic.encode(), None)
         if not asked:
             raise KafkaException(library.error(library.last_error()))
@@ -224,7 +180,7 @@ class BulkConsumer(_Client):
         return self._copied(split, low, wanted)
 
     def _copied(self, split: KafkaSplit, low: int, wanted: Wanted) -> Fetched:
-        from streamjoin.io import kafka_native as native  # loads Numba
+        from streamjoin.native import kafka as native  # loads Numba
 
         taken, library = self._taken, self._library
         room = taken.count - taken.next
@@ -269,7 +225,7 @@ class BulkConsumer(_Client):
 
     def _tell_topic(self, split: KafkaSplit, state: np.ndarray) -> None:
         """Says of the message that the state stands at whether it is of the split's topic."""
-        from streamjoin.io import kafka_native as native
+        from streamjoin.native import kafka as native
 
         topic = Message.from_address(int(self._taken.addresses[state[native.AT]])).topic
         state[native.TOPIC if self._topic_of(topic) == split.topic else native.OTHER_TOPIC] = topic
@@ -305,109 +261,3 @@ def _larger(data: np.ndarray) -> np.ndarray:
     larger = np.empty(2 * len(data), np.uint8)
     larger[: len(data)] = data
     return larger
-
-
-class BulkProducer(_Client):
-    """Sends records to one topic."""
-
-    def __init__(self, library: Library, topic: str, settings: Mapping[str, Any]) -> None:
-        """As ``confluent_kafka.Producer``; of a message ``on_delivery`` gets key and value. Raises KafkaException where librdkafka refuses
-        an option."""
-        super().__init__(library, PRODUCER, settings)
-        self._name = topic.encode()
-        self._topic = library.topic_new(self._handle, self._name, None)
-        if not self._topic:
-            raise KafkaException(library.error(library.last_error()))
-        self._parts.append(functools.partial(library.topic_destroy, self._topic))
-
-    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
-        """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
-
-        Returns the number of records before that one, and its error; all, and None. O(bytes).
-        """
-        from streamjoin.io.kafka_native import produce  # loads Numba
-
-        library = self._library
-        arguments = produce_arguments(self._topic, _ANY_PARTITION)
-        arguments[HEADER_ROW, 1] = ctypes.addressof(_HEADER_NAME)
-        columns = [_column(column) for column in (records.values, records.keys, records.headers)]
-        (values, value_offsets, _), (keys, key_offsets, key_given), (headers, header_offsets, _) = columns
-        end, failure = produce(
-            *(library.address("produceva"), self._handle, arguments.reshape(-1), start),
-            *(values, value_offsets, keys, key_offsets, key_given, headers, header_offsets),
-        )
-        if not failure:
-            return end, None
-        error = library.error(library.error_code(failure), library.error_string(failure))
-        library.error_destroy(failure)
-        return end, error
-
-    def poll(self, timeout_seconds: float) -> None:
-        """Hears of errors and of records that could not be delivered, for as long as none comes."""
-        self._library.poll(self._handle, int(timeout_seconds * 1000))
-
-    def flush(self, timeout_seconds: float) -> int:
-        """How many records are not acknowledged when all are, or the time is over."""
-        self._library.flush(self._handle, int(timeout_seconds * 1000))
-        return int(self._library.outq_len(self._handle))
-
-    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
-        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
-        found = ctypes.POINTER(Metadata)()
-        millis = int(timeout_seconds * 1000)
-        code = self._library.metadata(self._handle, 0, self._topic, ctypes.byref(found), millis)
-        if code:
-            raise KafkaException(self._library.error(code))
-        try:
-            answer = found.contents
-            told = next((answer.topics[at] for at in range(answer.topic_count) if answer.topics[at].topic == self._name), None)
-            code = told.err if told is not None else KafkaError.UNKNOWN_TOPIC_OR_PART
-        finally:
-            self._library.metadata_destroy(found)
-        return self._library.error(code) if code else None
-
-    def init_transactions(self, timeout_seconds: float) -> None:
-        """This and the next three: see ``kafka_transactions.Committing``."""
-        self._raise(self._library.init_transactions(self._handle, int(timeout_seconds * 1000)))
-
-    def begin_transaction(self) -> None:
-        self._raise(self._library.begin_transaction(self._handle))
-
-    def send_offset(self, group: str, offset: int, consumer: Any, timeout_seconds: float) -> None:
-        library = self._library
-        place, member = library.topic_partition_list_new(1), library.consumer_group_metadata_new(group.encode())
-        try:
-            library.topic_partition_list_add(place, self._name, 0)
-            library.topic_partition_list_set_offset(place, self._name, 0, offset)
-            self._raise(library.send_offsets_to_transaction(self._handle, place, member, int(timeout_seconds * 1000)))
-        finally:
-            library.topic_partition_list_destroy(place)
-            library.consumer_group_metadata_destroy(member)
-
-    def commit_transaction(self, timeout_seconds: float) -> None:
-        self._raise(self._library.commit_transaction(self._handle, int(timeout_seconds * 1000)))
-
-    def _raise(self, failure: int | None) -> None:
-        """Raises KafkaException of an error that librdkafka has made, if there is one."""
-        if failure:
-            library = self._library
-            code, text, retriable = library.error_code(failure), library.error_string(failure), library.error_is_retriable(failure)
-            library.error_destroy(failure)
-            raise KafkaException(KafkaError(code, text.decode(errors="replace"), retriable=bool(retriable)))
-
-    def abandon(self, timeout_seconds: float) -> None:
-        """End it, whatever it has not sent yet; a second call does nothing."""
-        if self._end.alive:
-            self._library.purge(self._handle, PURGE_ALL)
-            self.flush(timeout_seconds)
-            self._end()
-
-
-def _column(column: pa.Array | None) -> tuple[int, np.ndarray, np.ndarray]:
-    """A binary array: the address of its bytes, where in them each value begins and the last ends, and which are given. None is empty."""
-    if column is None:
-        return 0, np.empty(0, np.int32), np.empty(0, np.uint8)
-    _, offsets, data = column.buffers()
-    inside = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    given = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    return data.address if data is not None else 0, inside, given

@@ -1,51 +1,32 @@
-"""Producers of one topic's records, as the sink uses them: in bulk (``kafka_bulk.BulkProducer``), or record by record.
-
-Always holds: which of the two sends makes no difference but the time it takes.
-"""
+"""The producer of one topic's records, as the sink uses it: ``confluent_kafka``'s, told the topic, with errors as values."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streamjoin.io.kafka_client import error_of
 from streamjoin.io.kafka_records import HEADER, Outgoing
-from streamjoin.io.kafka_transactions import Committing
 
 
-class Sender(Committing, Protocol):
-    """A producer of one topic's records."""
+class Sender:
+    """A producer of one topic's records. The calls about transactions raise KafkaException; where time is over, the same call may be made
+    again, and goes on."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """With ``error_cb`` and ``on_delivery``. Raises what ``confluent_kafka.Producer`` raises where an option is refused."""
+        self._topic = topic
+        self._told = settings["error_cb"], settings["on_delivery"]
+        self._producer = Producer(dict(settings))
 
     def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
         """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
 
-        Returns the number of records before that one, and its error; all, and None.
+        Returns the number of records before that one, and its error; all, and None. O(bytes).
         """
-
-    def poll(self, timeout_seconds: float) -> None:
-        """Hears of errors and of records that could not be delivered, for as long as none comes."""
-
-    def flush(self, timeout_seconds: float) -> int:
-        """How many records are not acknowledged when all are, or the time is over."""
-
-    def topic_error(self, timeout_seconds: float) -> KafkaError | None:
-        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
-
-    def abandon(self, timeout_seconds: float) -> None:
-        """End it, whatever it has not sent yet."""
-
-
-class RecordByRecord:
-    """A Sender by ``confluent_kafka``, where the library cannot be used by itself (``librdkafka.load``)."""
-
-    def __init__(self, topic: str, producer: Any) -> None:
-        self._topic = topic
-        self._producer = producer
-
-    def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
-        """O(bytes), with Python objects for each record."""
         produce, topic = self._producer.produce, self._topic
         columns = [column.slice(start).to_pylist() for column in (records.values, records.keys)]
         headers = itertools.repeat(None) if records.headers is None else records.headers.slice(start).to_pylist()
@@ -65,18 +46,39 @@ class RecordByRecord:
         return len(records.values), None
 
     def poll(self, timeout_seconds: float) -> None:
-        self._producer.poll(timeout_seconds)
+        """Hears of errors and of records that could not be delivered, for as long as none comes."""
+        self._served(self._producer.poll, timeout_seconds)
 
     def flush(self, timeout_seconds: float) -> int:
-        return int(self._producer.flush(timeout_seconds))
+        """How many records are not acknowledged when all are, or the time is over."""
+        self._served(self._producer.flush, timeout_seconds)
+        return len(self._producer)
+
+    def _served(self, call: Callable[[float], object], timeout_seconds: float) -> None:
+        """Makes a call that callbacks come in.
+
+        ``confluent_kafka`` raises a fatal error instead of telling it. Callbacks that come in the same call are lost then, so it is told as
+        that of a record, too: some may not have been delivered.
+        """
+        try:
+            call(timeout_seconds)
+        except (KafkaException, SystemError) as raised:
+            fatal = _first_of(raised)
+            if fatal is None:
+                raise
+            on_error, on_delivery = self._told
+            on_error(fatal)
+            on_delivery(fatal, None)
 
     def topic_error(self, timeout_seconds: float) -> KafkaError | None:
+        """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
         found: KafkaError | None = self._producer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic].error
         return found
 
     def abandon(self, timeout_seconds: float) -> None:
+        """End it, whatever it has not sent yet."""
         self._producer.purge()
-        self._producer.flush(timeout_seconds)
+        self.flush(timeout_seconds)
 
     def init_transactions(self, timeout_seconds: float) -> None:
         self._producer.init_transactions(timeout_seconds)
@@ -84,9 +86,17 @@ class RecordByRecord:
     def begin_transaction(self) -> None:
         self._producer.begin_transaction()
 
-    def send_offset(self, group: str, offset: int, consumer: Any, timeout_seconds: float) -> None:
+    def send_offset(self, offset: int, consumer: Any, timeout_seconds: float) -> None:
+        """Have the topic's partition 0 this offset in the group of ``consumer``, with the transaction."""
         place = TopicPartition(self._topic, 0, offset)
         self._producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), timeout_seconds)
 
     def commit_transaction(self, timeout_seconds: float) -> None:
         self._producer.commit_transaction(timeout_seconds)
+
+
+def _first_of(raised: BaseException | None) -> KafkaError | None:
+    """The error that was raised first: Python makes a SystemError of each callback that is called after it."""
+    while isinstance(raised, SystemError):
+        raised = raised.__cause__
+    return error_of(raised) if isinstance(raised, KafkaException) else None

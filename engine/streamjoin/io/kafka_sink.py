@@ -24,17 +24,15 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from pyarrow import ipc
 
-from streamjoin.io import librdkafka
 from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.encoded import Encoding
-from streamjoin.io.kafka_bulk import BulkProducer
 from streamjoin.io.kafka_client import Complaints, KafkaClient, client_of, error_of, reason_of, registry_config
 from streamjoin.io.kafka_outbox import KafkaWriter
 from streamjoin.io.kafka_records import Outgoing
-from streamjoin.io.kafka_sender import RecordByRecord, Sender
+from streamjoin.io.kafka_sender import Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings
 from streamjoin.io.outbox import OUTBOX, data_of, sweep
 from streamjoin.io.ownership import OwnedElsewhere, Owner
@@ -340,11 +338,8 @@ class KafkaSink:
             identity = None if origin is None else f"streamjoin-{origin.replace('/', '-')}"
             own |= {} if identity is None else settings(identity, self.config.client.timeout_seconds)
             defaults = {"linger.ms": 5, "queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
-            topic, library = self.config.client.topic, librdkafka.load()
-            kinds: list[Callable[[dict[str, Any]], Sender]] = [lambda settings: RecordByRecord(topic, Producer(defaults | settings))]
-            if library is not None:
-                kinds.insert(0, lambda settings: BulkProducer(library, topic, defaults | settings))
-            self._producer = self.config.client.make_first(kinds, own, SinkError)
+            topic = self.config.client.topic
+            self._producer = self.config.client.make(lambda settings: Sender(topic, defaults | settings), own, SinkError)
             if identity is not None:
                 self._transactions = Transactions(self.config.client, identity, self._producer, self._settled)
                 self._transactions.begin()

@@ -13,29 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streamjoin.io.base import SinkError
 from streamjoin.io.kafka_client import KafkaClient, error_of
+from streamjoin.io.kafka_sender import Sender
 
 TRANSACTION_SECONDS = 60
 """The time after which brokers end a transaction that nobody goes on with; or the sink's timeout, if that is longer."""
 _AGAIN = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
-
-
-class Committing(Protocol):
-    """A producer with a transactional id. All raise KafkaException; where time is over, the call may be made again, and goes on."""
-
-    def init_transactions(self, timeout_seconds: float) -> None: ...
-
-    def begin_transaction(self) -> None: ...
-
-    def send_offset(self, group: str, offset: int, consumer: Any, timeout_seconds: float) -> None:
-        """Have the topic's partition 0 this offset in the group, with the transaction. ``consumer`` is one of the group."""
-
-    def commit_transaction(self, timeout_seconds: float) -> None: ...
 
 
 @dataclass
@@ -45,7 +33,7 @@ class Transactions:
     client: KafkaClient
     identity: str
     """Of sink and checkpoint."""
-    producer: Committing
+    producer: Sender
     wait: Callable[[str, Callable[[float], object]], None]
     """Makes a call, with seconds, until it succeeds. Raises what keeps it from that."""
     sent: int = 0
@@ -67,7 +55,7 @@ class Transactions:
     def commit(self, epoch: int) -> None:
         """The epoch's records are on the topic when this returns."""
         failed = "no transaction could be committed"
-        self.wait(failed, lambda seconds: self.producer.send_offset(self.group, epoch + 1, self.consumer, seconds))
+        self.wait(failed, lambda seconds: self.producer.send_offset(epoch + 1, self.consumer, seconds))
         self.wait(failed, self.producer.commit_transaction)
         self.sent = epoch + 1
 

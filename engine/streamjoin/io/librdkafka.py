@@ -2,8 +2,8 @@
 
 Whether this can be used at all is found out at the first use in a process, by :func:`load`: the platform must have 64-bit little-endian
 words, the library be found, be of a version between ``OLDEST`` and ``NEWEST``, and give back every field of a message that was made for
-the purpose where ``Message`` says that it is. If not, the log says why, and Kafka is read and written by ``confluent_kafka``, with the
-same results.
+the purpose where ``native.kafka_message`` says that it is. If not, the log says why, and ``confluent_kafka`` reads the same records one by
+one.
 
 The environment variable ``STREAMJOIN_IGNORE_LIBRDKAFKA=1`` makes a process look as if the library could not be used. It is for tests and
 benchmarks of the other path, and for nothing else.
@@ -18,64 +18,27 @@ import os
 import sys
 from typing import Any
 
-import numpy as np
 from confluent_kafka import KafkaError, cimpl, libversion
+
+from streamjoin.native.kafka_message import Message
 
 IGNORE = "STREAMJOIN_IGNORE_LIBRDKAFKA"
 OLDEST, NEWEST = 0x02000000, 0x02FFFFFF
 """Versions of librdkafka (0xMMmmrrxx) whose interface this is. Within a major version it may only grow."""
 
 log = logging.getLogger("streamjoin.kafka")
-PRODUCER, CONSUMER = 0, 1
+CONSUMER = 1
+_PRODUCER = 0
 _NO_OFFSET = -1001
 _COPY = 0x2
-PURGE_ALL = 0x1 | 0x2
-_TOPIC, _PARTITION, _VALUE, _KEY, _OPAQUE, _FLAGS, _HEADER = 2, 3, 4, 5, 6, 7, 9
-"""Kinds of an rd_kafka_vu_t."""
-ARGUMENT_WORDS = 9
-VALUE_ROW, KEY_ROW, HEADER_ROW, ROWS = 3, 4, 5, 6
+_PURGE_ALL = 0x1 | 0x2
 _RETURN_MILLIS = 2000
 """A message that was purged comes back at once; a machine that is so slow does without."""
 
 _Pointer = ctypes.c_void_p
 ErrorCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
 LogCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-
-
-class Message(ctypes.Structure):
-    """rd_kafka_message_t. Pointers are integers, so that NumPy can make arrays of it."""
-
-    _fields_ = (
-        ("err", ctypes.c_int),
-        ("topic", ctypes.c_size_t),
-        ("partition", ctypes.c_int32),
-        ("payload", ctypes.c_size_t),
-        ("payload_bytes", ctypes.c_size_t),
-        ("key", ctypes.c_size_t),
-        ("key_bytes", ctypes.c_size_t),
-        ("offset", ctypes.c_int64),
-        ("opaque", ctypes.c_size_t),
-    )
-
-
 DeliveryCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(Message), _Pointer)
-
-
-class _TopicMetadata(ctypes.Structure):
-    """rd_kafka_metadata_topic."""
-
-    _fields_ = (("topic", ctypes.c_char_p), ("partition_count", ctypes.c_int), ("partitions", _Pointer), ("err", ctypes.c_int))
-
-
-class Metadata(ctypes.Structure):
-    """rd_kafka_metadata, the fields that are used."""
-
-    _fields_ = (
-        ("broker_count", ctypes.c_int),
-        ("brokers", _Pointer),
-        ("topic_count", ctypes.c_int),
-        ("topics", ctypes.POINTER(_TopicMetadata)),
-    )
 
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -95,9 +58,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "destroy_flags": (None, (_Pointer, ctypes.c_int)),
     "set_log_queue": (ctypes.c_int, (_Pointer, _Pointer)),
     "poll": (ctypes.c_int, (_Pointer, ctypes.c_int)),
-    "flush": (ctypes.c_int, (_Pointer, ctypes.c_int)),
     "purge": (ctypes.c_int, (_Pointer, ctypes.c_int)),
-    "outq_len": (ctypes.c_int, (_Pointer,)),
     "poll_set_consumer": (ctypes.c_int, (_Pointer,)),
     "queue_get_consumer": (_Pointer, (_Pointer,)),
     "queue_destroy": (None, (_Pointer,)),
@@ -114,18 +75,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "topic_new": (_Pointer, (_Pointer, ctypes.c_char_p, _Pointer)),
     "topic_destroy": (None, (_Pointer,)),
     "topic_name": (ctypes.c_char_p, (_Pointer,)),
-    "produceva": (_Pointer, (_Pointer, _Pointer, ctypes.c_size_t)),
-    "error_code": (ctypes.c_int, (_Pointer,)),
-    "error_string": (ctypes.c_char_p, (_Pointer,)),
-    "error_destroy": (None, (_Pointer,)),
-    "error_is_retriable": (ctypes.c_int, (_Pointer,)),
-    "init_transactions": (_Pointer, (_Pointer, ctypes.c_int)),
-    "begin_transaction": (_Pointer, (_Pointer,)),
-    "send_offsets_to_transaction": (_Pointer, (_Pointer, _Pointer, _Pointer, ctypes.c_int)),
-    "commit_transaction": (_Pointer, (_Pointer, ctypes.c_int)),
-    "consumer_group_metadata_new": (_Pointer, (ctypes.c_char_p,)),
-    "consumer_group_metadata_destroy": (None, (_Pointer,)),
-    "metadata": (ctypes.c_int, (_Pointer, ctypes.c_int, _Pointer, ctypes.POINTER(ctypes.POINTER(Metadata)), ctypes.c_int)),
+    "produce": (
+        ctypes.c_int,
+        (_Pointer, ctypes.c_int32, ctypes.c_int, _Pointer, ctypes.c_size_t, _Pointer, ctypes.c_size_t, _Pointer),
+    ),
+    "metadata": (ctypes.c_int, (_Pointer, ctypes.c_int, _Pointer, ctypes.POINTER(_Pointer), ctypes.c_int)),
     "metadata_destroy": (None, (_Pointer,)),
 }
 """Without rd_kafka_, what each returns and takes."""
@@ -171,7 +125,7 @@ def _loaded() -> Library | None:
     try:
         return check(cimpl.__file__, libversion()[1])
     except (OSError, UnfitError) as error:
-        log.info("Kafka is read and written record by record: %s", error)
+        log.info("Kafka is read record by record: %s", error)
         return None
 
 
@@ -209,32 +163,17 @@ def _fields_found(library: Library) -> set[str]:
     conf = library.conf_new()
     library.conf_set_log_cb(conf, LogCallback())
     library.conf_set_dr_msg_cb(conf, callback)
-    handle = library.new(PRODUCER, conf, None, 0)
+    handle = library.new(_PRODUCER, conf, None, 0)
     if not handle:
         library.conf_destroy(conf)
         raise UnfitError("librdkafka makes no client")
     topic = library.topic_new(handle, b"layout", None)
     try:
-        arguments = produce_arguments(topic, 5)
-        kept = [ctypes.create_string_buffer(text) for text in texts.values()]
-        for row, text, buffer in zip((VALUE_ROW, KEY_ROW), texts.values(), kept, strict=True):
-            arguments[row, 1:3] = ctypes.addressof(buffer), len(text)
-        arguments[HEADER_ROW, :2] = _OPAQUE, expected["opaque"]
-        library.error_destroy(library.produceva(handle, arguments.ctypes.data, len(arguments)))
-        library.purge(handle, PURGE_ALL)
+        value, key = texts["payload"], texts["key"]
+        library.produce(topic, expected["partition"], _COPY, value, len(value), key, len(key), expected["opaque"])
+        library.purge(handle, _PURGE_ALL)
         library.poll(handle, _RETURN_MILLIS)
     finally:
         library.topic_destroy(topic)
         library.destroy(handle)
     return found
-
-
-def produce_arguments(topic: int, partition: int) -> np.ndarray:
-    """What rd_kafka_produceva takes of one record; where value, key and header lie is filled in later.
-
-    int64 of (ROWS, 9), each row one rd_kafka_vu_t: its kind, and what that kind says.
-    """
-    arguments = np.zeros((ROWS, ARGUMENT_WORDS), np.int64)
-    arguments[:, 0] = _TOPIC, _PARTITION, _FLAGS, _VALUE, _KEY, _HEADER
-    arguments[:VALUE_ROW, 1] = topic, partition, _COPY
-    return arguments

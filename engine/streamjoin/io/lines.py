@@ -64,7 +64,7 @@ class Framing:
         if not self.delimiter or b'"' not in bytes(block):
             end = len(block) if is_last else bytes(block).rfind(b"\n") + 1
             return Scanned(end, None, is_open=False, has_bad=False)
-        from streamjoin.io.csv_native import find_ends  # loads Numba
+        from streamjoin.native.csv_records import find_ends  # loads Numba
 
         data = np.frombuffer(block, dtype=np.uint8)
         ends, found = np.empty(np.count_nonzero(data == NEWLINE), dtype=np.int64), np.zeros(3, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Protobuf schemas as tables of the fields that are read (``protobuf_native``) into the columns of a stream.
+"""Protobuf schemas as tables of the fields that are read (``native.protobuf``) into the columns of a stream.
 
 The registry has the text of a .proto file, which ``protoc`` compiles, as ``grpcio-tools`` brings it, in a process of its own. A field goes
 to the column of its name. What a message does not have is null, or, of a field that cannot be missing, its default: 0, false or empty.
@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.io.decoded import Form, Slot, UnreadableError, columns_of, in_order, slot_for
-from streamjoin.io.unreadable import REASONS
 from streamjoin.io.values import Problems
 from streamjoin.kernel.arrays import Array
+from streamjoin.native.unreadable import REASONS
 
 COMPILE_SECONDS = 60
 ROOT = "schema.proto"
@@ -75,7 +75,7 @@ class MessageReader:
 
     def __call__(self, data: Array, starts: Array, ends: Array) -> tuple[list[pa.Array], dict[int, str]]:
         """As ``AvroReader``."""
-        from streamjoin.io import protobuf_native as native  # loads Numba
+        from streamjoin.native import protobuf as native  # loads Numba
 
         rows = len(starts)
         cells, given = np.zeros((self.slots, rows), np.int64), np.zeros((self.slots, rows), np.uint8)
@@ -183,9 +183,9 @@ class _Tables:
     """Makes the table of one message, and of those in it."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        from streamjoin.io import protobuf_native  # loads Numba
+        from streamjoin.native import protobuf  # loads Numba
 
-        self._ops = protobuf_native
+        self._ops = protobuf
         self._schema = schema
         self._slots = 0
         self._rows: list[list[list[int]]] = []

@@ -1,11 +1,11 @@
 """Parses blocks of JSON or CSV text into columns of the declared types, and reports what does not parse, line by line.
 
-A block goes to the fastest parser whole: plain JSON to our own, the rest to Arrow's. Where that refuses, or finds another number of records
-than there are lines, the block is parsed in parts, and only the parts that fail are divided again, down to single lines: so a bad line
-costs little.
+A block goes to the fast parser whole: JSON to our own machine code, CSV to Arrow. Of JSON it refuses single lines, which Python's parser
+then reads. Where it refuses a block, or finds another number of records than there are lines, the block is parsed in parts, and only the
+parts that fail are divided again, down to single lines: so a bad line costs little.
 
-Always holds: what a faster parser accepts, the slower ones accept with the same values, so that a line's record does not
-depend on its neighbours.
+Always holds: what the fast parser accepts, the one for single lines accepts with the same values, so that a line's record does not depend
+on its neighbours.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.json
 
 from streamjoin.io.base import MAX_BATCH_ROWS, RAW_LIMIT_BYTES, BadFile, Records, Rejected
 from streamjoin.io.lines import CSV_SPACE, JSON_SPACE, QUOTED_BYTES, Framing, Text, count_records, record_lines
-from streamjoin.io.values import ARROW_DIGITS, Problems, from_text, misfit
+from streamjoin.io.values import Problems, from_text, misfit
 
 if TYPE_CHECKING:
     from streamjoin.io.plain_json import PlainJson
@@ -37,15 +34,10 @@ UNENDED = (
     f"is not one record of CSV: a quoted value does not end before the end of the file, or within {QUOTED_BYTES:,} bytes, or a carriage "
     "return stands in a value without quotes; where a quoted value does not end, the next record is read from the next line on"
 )
-ARROW_BYTES = (1 << 31) - 2
-"""Arrow's parsers take blocks of less."""
+MOST_BYTES = (1 << 31) - 2
+"""The parsers take blocks of less."""
 FEW_LINES = 512
 """So few are parsed line by line."""
-_OBJECT_BEGINS = re.compile(rb"\n[ \t\r]*\{")
-_OBJECT_ENDS = re.compile(rb"\}[ \t\r]*\n")
-_NULL_RECORD = re.compile(rb"\}\s*null")
-_VANISHING = re.compile(rb'[:\s"]-?(?:[0-9.]{39}|[0-9.]+[eE]-[0-9]{2})')
-"""Numbers that may be too small for a FLOAT; most strings that look like one are none."""
 
 
 @dataclass
@@ -162,87 +154,31 @@ class JsonFormat:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        # Arrow reads numbers and booleans strictly; the other types come as strings and are converted here, so that
-        # both ways of parsing agree on what a date is.
-        native = [item if self._is_native(item.type) else pa.field(item.name, pa.string()) for item in schema]
-        decimals = [item for item in schema if pa.types.is_decimal(item.type)]
-        self._wrapping: list[re.Pattern[bytes]] = []
-        """Find the numbers that Arrow may give as other decimals than are written: it multiplies without a look at what overflows. By
-        names as they are written; by any, for text with escapes, which names may have."""
-        if decimals:
-            most = ARROW_DIGITS + 1 - max(item.type.scale for item in decimals)
-            for key in (b"|".join(re.escape(item.name.encode()) for item in decimals), b""):
-                name = b'"(?:%s)"' % key if key else b'"'
-                self._wrapping.append(re.compile(name + rb'\s*:\s*"?[-+]?(?:[0-9.]{%d}|[0-9.]+[eE])' % most))
-        self._options = pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema(native), unexpected_field_behavior="ignore", newlines_in_values=False
-        )
         self._decoder = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=self._object)
         self._names = frozenset(schema.names)
 
-    @staticmethod
-    def _is_native(kind: pa.DataType) -> bool:
-        is_type = pa.types
-        return bool(is_type.is_boolean(kind) or is_type.is_integer(kind) or is_type.is_floating(kind) or is_type.is_decimal(kind))
-
     def parse(self, block: Text, lines: int, *, is_checked: bool = False) -> Parsed | None:
-        if len(block) >= ARROW_BYTES:
+        """The lines that machine code does not understand are parsed one by one."""
+        found = None if self._plain is None or len(block) >= MOST_BYTES else self._plain.parse(block, lines)
+        if found is None:
             return None
-        columns = None if self._plain is None else self._plain.parse(block, lines)
-        return self._parse_by_arrow(block, lines) if columns is None else Parsed(columns)
+        columns, refused = found
+        if not len(refused):
+            return Parsed(columns)
+        starts, ends = record_lines(block, JSON_SPACE)
+        others = self.parse_lines([bytes(block[starts[line] : ends[line]]) for line in refused])
+        of_line = np.arange(lines)
+        of_line[refused] = lines + np.arange(len(refused))
+        order = pa.array(of_line)
+        columns = [pa.concat_arrays(both).take(order) for both in zip(columns, others.columns, strict=True)]
+        return Parsed(columns, problems={int(refused[line]): error for line, error in others.problems.items()})
 
     @functools.cached_property
     def _plain(self) -> PlainJson | None:
-        """What reads most JSON several times as fast as Arrow; None where it does not know all columns' types."""
+        """What reads most JSON a hundred times as fast as line by line; None where it does not understand a column's name."""
         from streamjoin.io.plain_json import PlainJson, understands  # loads Numba, which a process that only plans does without
 
         return PlainJson(self._schema) if understands(self._schema) else None
-
-    def _is_for_arrow(self, block: Text, lines: int) -> bool:
-        """Whether each line is an object, so that none can complete another, and no null stands where Arrow takes it for a record.
-
-        Arrow ends the process at a null in front of all records, and counts one behind a record as a record.
-        """
-        whole = b"\n" + bytes(block) + b"\n"
-        ends = sum(1 for _ in _OBJECT_ENDS.finditer(whole))
-        begins = sum(1 for _ in _OBJECT_BEGINS.finditer(whole))
-        if not begins == ends == lines or _NULL_RECORD.search(whole):
-            return False
-        return not self._wrapping or not self._wrapping[b"\\" in whole].search(whole)
-
-    def _parse_by_arrow(self, block: Text, lines: int) -> Parsed | None:
-        if not self._is_for_arrow(block, lines):
-            return None
-        options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
-        try:
-            str(block, "utf-8")
-            table = pyarrow.json.read_json(pa.BufferReader(block), read_options=options, parse_options=self._options)
-        except (pa.ArrowException, UnicodeDecodeError):
-            return None
-        if table.num_rows != lines:
-            return None
-        problems: dict[int, str] = {}
-        columns = []
-        for item in self._schema:
-            column = _single(table.column(item.name))
-            if not self._is_trusted(column, item.type, block):
-                return None
-            columns.append(column if column.type == item.type else from_text(column, item.type, item.name, problems))
-        return Parsed(columns, problems=problems)
-
-    @staticmethod
-    def _is_trusted(column: pa.Array, kind: pa.DataType, block: Text) -> bool:
-        """Whether Arrow cannot have taken values that are too large or too small for the type."""
-        if pa.types.is_floating(kind):
-            if pc.any(pc.equal(column, 0)).as_py() and _VANISHING.search(block):
-                return False
-            return not pc.any(pc.is_inf(column)).as_py()
-        if pa.types.is_decimal(kind):
-            try:
-                column.validate(full=True)
-            except pa.ArrowInvalid:
-                return False
-        return True
 
     def parse_lines(self, lines: Sequence[bytes]) -> Parsed:
         problems: dict[int, str] = {}
@@ -357,7 +293,7 @@ class CsvFormat:
             problems[row.number - 1] = f"has {many}, not {row.expected_columns}"
             return "skip"
 
-        if len(block) >= ARROW_BYTES:
+        if len(block) >= MOST_BYTES:
             return None
         block = bytes(block)
         if not is_checked and self.framing.scan(block, is_last=True).has_bad:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamjoin.kernel.native import native, read, write
 from streamjoin.kernel.ranges import ONE, ZERO, Ints, saturated_sum
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.native.functions import native, read, write
 
 FEW = np.uint64(4)
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from streamjoin.kernel.arrays import Array, both, validity, view
 from streamjoin.kernel.expression import Columns, Evaluator
-from streamjoin.kernel.native import native, read, write
 from streamjoin.language.predicate import Encoding, KeyExpression
 from streamjoin.language.schema import Schema, held_name
 from streamjoin.language.sql import Expression, parse_expression
 from streamjoin.language.tree import Call
 from streamjoin.language.types import BOOLEAN, DataType, TypeName, is_exact, is_float, is_point
+from streamjoin.native.functions import native, read, write
 
 _STREAM = "key"
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

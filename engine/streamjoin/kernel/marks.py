@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernel.native import native, read, write
+from streamjoin.native.functions import native, read, write
 
 
 @native((write("boolean"), read("int32")))

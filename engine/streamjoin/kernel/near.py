@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernel.native import native, read, write
+from streamjoin.native.functions import native, read, write
 
 _SIDE = (read("int64"), read("int64"), "int64", read("int32"))
 

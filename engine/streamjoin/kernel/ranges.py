@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamjoin.kernel.native import native, read, write
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN, Bound, MainKind, MainPredicate
 from streamjoin.language.sides import RIGHT
+from streamjoin.native.functions import native, read, write
 
 BLOCK = 1 << 15
 """Rows probed at a time: their ranges and times stay in the second-level cache."""

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streamjoin.kernel.native import compile_all, native, read, write
 from streamjoin.language.predicate import INT64_MAX
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.native.functions import compile_all, native, read, write
 
 KEY, UNIT, TIME, AUX = "_key", "_unit", "_time", "_aux"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.numba_names import addresses, ir, types
 from streamjoin.kernel.ranges import LOOK, LOOK_ON, ONE, STEP, ZERO
 from streamjoin.kernel.sweep import STRETCHES
+from streamjoin.native.functions import native, read, write
+from streamjoin.native.numba_names import addresses, ir, types
 
 THREE, FOUR = np.uint64(3), np.uint64(STRETCHES)
 TOLD = LOOK + LOOK_ON

@@ -1,6 +1,6 @@
 """Makes the archive of Spark's Java classes that drivers and executors start with (``runner.classes``), by running a small join.
 
-If no library has the machine code (``kernel.library``), the parts that this join does not need (for JSON and Kafka) are compiled, too.
+If no library has the machine code (``native.library``), the parts that this join does not need (for JSON and Kafka) are compiled, too.
 
     python -m streamjoin.runner.archive [--if-none]
 
@@ -23,11 +23,11 @@ from pathlib import Path
 from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, Runner
-from streamjoin.kernel.native import compile_all
 from streamjoin.manifest import load
+from streamjoin.native.build import import_all
+from streamjoin.native.functions import compile_all
 from streamjoin.runner.classes import archive, is_plain
 from streamjoin.runner.java import JavaNotFound, find_java
-from streamjoin.runner.machine_code import import_all
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from streamjoin.epoch.apart import die_with_parent
 from streamjoin.kernel import run
-from streamjoin.runner.allocators import collect_seldom, keep_pages
+from streamjoin.runner.collecting import collect_seldom
 from streamjoin.runner.worker import Settings, serve
 
 BEAT_SECONDS = 1.0
@@ -76,7 +76,6 @@ class StartFailed(RuntimeError):  # noqa: N818
 @cache
 def load() -> None:
     """Load all that a worker needs, once for all processes that are forked of this one. Starts no thread."""
-    keep_pages()
     run.warm()
     pa.array([0]).to_numpy()  # looks for pandas, once in each process, and loads it: longer than most epochs take
     collect_seldom()

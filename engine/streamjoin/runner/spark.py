@@ -30,7 +30,6 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner import host
-from streamjoin.runner.allocators import ENVIRONMENT
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, make_later, shared
 from streamjoin.runner.java import find_java
@@ -268,12 +267,23 @@ def _expect_end(server: Any) -> None:
     server.handle_error = handle_error
 
 
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # a host forks: it must not have a pool of threads
+    "MIMALLOC_PURGE_DELAY": "10000",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
+"""Of processes that join. Their allocators, Arrow's and glibc's, keep what an epoch needed for the next one: to ask for new pages takes
+some 5 % of the processor time (bench_allocators.py)."""
+
+
 class SparkHosts:
     """Spark's tasks as hosts of workers (see :class:`streamjoin.runner.pool.Hosts`): a thread and a job for each place."""
 
     def __init__(self, context: Any, pool: Pool, settings: SparkSettings) -> None:
         self._context, self._pool, self._settings = context, pool, settings
-        for name, value in {"OPENBLAS_NUM_THREADS": "1", **ENVIRONMENT}.items():  # a host forks: it must not have a pool of threads
+        for name, value in ENVIRONMENT.items():
             context.environment.setdefault(name, value)
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
+import pyarrow as pa
+
 from streamjoin.endpoint import parts_of
 from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
 from streamjoin.epoch.join import Part, rounds_among_tasks
@@ -34,7 +36,6 @@ from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
 from streamjoin.io.telling import told
 from streamjoin.kernel import run
-from streamjoin.runner.allocators import Allocators
 from streamjoin.runner.control import Connection, call
 from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange
 from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
@@ -92,7 +93,6 @@ class Worker:
         self._done = 0
         self._begun = self._answered = 0
         """Attempts: each number is one thread's to change."""
-        self._allocators = Allocators()
         self._ended = False
         """The driver needs this worker no more."""
 
@@ -122,7 +122,7 @@ class Worker:
         while not (await asyncio.wait({connection.over}, timeout=BEAT_SECONDS))[0]:
             if self._done > done and self._begun == self._answered == answered:
                 done = self._done
-                self._joining.submit(self._allocators.give_back)
+                self._joining.submit(pa.default_memory_pool().release_unused)  # in a pause
             answered = self._answered
             connection.say(encode(Beat(self._exchange.moved + self._done)))
             silent = silent + 1 if time.monotonic() - self._heard_at > 2 * BEAT_SECONDS else 0
@@ -290,8 +290,6 @@ class Worker:
         self._exchange.finish(attempt)
         connection.say(encode(answer))
         self._answered += 1
-        if self._begun == self._answered:
-            self._joining.submit(self._allocators.give_back, seldom=True)
 
 
 def _speakers(work: Work, assignment: Assignment) -> tuple[list[str], int]:

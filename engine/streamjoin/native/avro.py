@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.io.memory import byte_at, copy, int32_at, int64_at, put_byte
-from streamjoin.io.unreadable import ENDS, LEFT_OVER, NEGATIVE, NO_BOOLEAN, NO_BRANCH, NO_SYMBOL, OK, TOO_DEEP, TOO_MANY
-from streamjoin.io.varint import varint
-from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.numba_names import part
+from streamjoin.native.addresses import byte_at, copy, int32_at, int64_at, put_byte
+from streamjoin.native.functions import native, read, write
+from streamjoin.native.numba_names import part
+from streamjoin.native.unreadable import ENDS, LEFT_OVER, NEGATIVE, NO_BOOLEAN, NO_BRANCH, NO_SYMBOL, OK, TOO_DEEP, TOO_MANY
+from streamjoin.native.varint import varint
 
 END, VARINT, ENUM, BOOLEAN, FLOAT, DOUBLE, BYTES, FIXED, UNION, JUMP, BLOCKS, NEXT, CALL, RETURN, GIVE = range(15)
 """Instructions. BLOCKS begins an array or a map, whose NEXT is at the argument; NEXT goes to the argument for each item; CALL and RETURN
@@ -43,7 +43,7 @@ _SPAN_MASK = (1 << SPAN_BITS) - 1
 
 @part
 def _long(at: Any, end: Any) -> Any:
-    """A zig-zag number, and where it ends; as :func:`streamjoin.io.varint.varint`."""
+    """A zig-zag number, and where it ends; as :func:`streamjoin.native.varint.varint`."""
     number, at = varint(at, end)
     return np.int64(number >> np.uint64(1)) ^ -np.int64(number & np.uint64(1)), at
 

@@ -1,5 +1,5 @@
 """What native functions are written with of Numba and LLVM. Where neither is installed, as in our images, placeholders: nothing is compiled
-there, and the machine code is a library's (``kernel.library``). Importing this imports Numba, where there is one.
+there, and the machine code is a library's (``native.library``). Importing this imports Numba, where there is one.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ except ModuleNotFoundError:
 addresses = cast(Decorator, intrinsic)
 """Decorates what generates the code of a function of addresses: numba.extending.intrinsic, with a type."""
 part = cast(Decorator, register_jitable)
-"""Decorates a function that native functions of the same module call."""
+"""Decorates a function that native functions of the same package call."""

@@ -8,10 +8,12 @@ The cache goes where Numba puts it: ``NUMBA_CACHE_DIR`` when set, else ``__pycac
 the user's cache directory, else (no writable home, as in a container with an arbitrary user) a directory of that user's own under
 the system's temporary one. Entries are keyed by source, signature, Numba's version and CPU: another machine's are not misused.
 
-An installation may bring machine code along (``kernel.library``), as our image does, which has no Numba: then nothing of this happens.
+An installation may bring machine code along (``native.library``), as our image does, which has no Numba: then nothing of this happens.
 
 Numba picks the names of cache files without a lock: of two processes that compile at the same time, one can store its code under
 the name that the other's index gives to another signature or CPU. Hence a file lock around compilation; who had to wait then loads.
+It also notices changes only of the file that a function is in, and functions of this package call parts in others of its files. Hence the
+cache of this package is emptied when any of them has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from streamjoin.kernel import library
+from streamjoin.native import library
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,9 +84,14 @@ class _Native:
     def compile(self) -> Callable[..., Any]:
         if self._dispatcher is None:
             self._dispatcher = library.found(self.module, self.name, [list(map(_plain, each)) for each in self._signatures])
+        if self._dispatcher is None and _numba().config.DISABLE_JIT:  # somebody debugs it
+            self._dispatcher = self.source
         if self._dispatcher is None:
             dispatcher = _dispatcher(self.source)
-            with _compiling(Path(dispatcher.stats.cache_path)):
+            cache = Path(dispatcher.stats.cache_path)
+            with _compiling(cache):
+                if self.module.startswith(f"{library.PACKAGE}."):
+                    _forget_others(cache)
                 for types in self.numba_types():
                     dispatcher.compile(types)
             dispatcher.disable_compile()
@@ -173,6 +180,16 @@ def _compiling(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _forget_others(cache: Path) -> None:
+    """Takes the index of each function away that was compiled from other sources than those that are here."""
+    stamp = cache / "native.sources"
+    with contextlib.suppress(OSError):  # a cache that this user may only read is another one's to keep
+        if not stamp.exists() or stamp.read_text() != library.package_digest():
+            for index in cache.glob("*.nbi"):
+                index.unlink(missing_ok=True)
+            stamp.write_text(library.package_digest())
 
 
 def _private_directory() -> Path:

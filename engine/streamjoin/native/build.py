@@ -1,6 +1,6 @@
-"""Compiles all native functions into a library that ``kernel.library`` serves them from, for any processor, by Numba and a linker:
+"""Compiles all native functions into a library that ``native.library`` serves them from, for any processor, by Numba and a linker:
 
-    python -m streamjoin.runner.machine_code DIRECTORY MACHINE LINKER
+    python -m streamjoin.native.build DIRECTORY MACHINE LINKER
 
 as ``share/streamjoin/kernels x86_64 x86_64-linux-gnu-ld``. Numba and LLVM, which take more room in an image than any other part, and time
 and memory of each worker, are then not needed any more.
@@ -22,8 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from streamjoin import io, kernel
-from streamjoin.kernel import library, native
+from streamjoin.native import functions, library
 
 TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 PROCESSORS = {"x86-64-v3": "x86-64-v3", "x86-64": "x86-64", "aarch64": "generic"}
@@ -36,11 +35,10 @@ class MachineCodeError(RuntimeError):
 
 
 def import_all() -> None:
-    """The modules with native functions."""
-    for package in (kernel, io):
+    """The modules with native functions: those of the kernel, which is above this package, and the parsers here."""
+    for package in map(importlib.import_module, ("streamjoin.kernel", library.PACKAGE)):
         for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if package is kernel or each.name.endswith("_native"):
-                importlib.import_module(each.name)
+            importlib.import_module(each.name)
 
 
 def make(directory: Path, machine: str, linker: str) -> None:
@@ -71,9 +69,9 @@ def make_level(directory: Path, machine: str, linker: str, level: str) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise MachineCodeError(f"{linker}: {done.stderr.strip()}")
-    called = (f"{io.__name__}.{name}" for name in ("librdkafka", "memory", "unreadable", "varint"))
-    modules = {function.module for function in native.functions()} | {*called}
-    sources = {name: library.digest(Path(str(sys.modules[name].__file__))) for name in sorted(modules)}
+    outside = {each.module for each in functions.functions() if not each.module.startswith(f"{library.PACKAGE}.")}
+    sources = {name: library.digest(Path(str(sys.modules[name].__file__))) for name in sorted(outside)}
+    sources[library.PACKAGE] = library.package_digest()
     (directory / library.DESCRIPTION).write_text(json.dumps({"sources": sources, "functions": described}, indent=1))
 
 
@@ -87,7 +85,7 @@ def _module(processor: str) -> tuple[str, dict[str, list[dict[str, Any]]]]:
     code = context.codegen().create_library("kernels")
     described: dict[str, list[dict[str, Any]]] = {}
     with global_compiler_lock:
-        for function in native.functions():
+        for function in functions.functions():
             for number, arguments in enumerate(function.numba_types()):
                 symbol = f"{function.module}.{function.name}.{number}".replace(".", "_")
                 returns = _add(typing, context, code, function.source, arguments, symbol)
@@ -145,7 +143,7 @@ def _add(typing: Any, context: Any, code: Any, function: Any, arguments: tuple[A
     results = [out] if len(kinds) == 1 else cgutils.unpack_tuple(builder, out) if kinds else []
     for place, (kind, result) in enumerate(zip(kinds, results, strict=True)):
         if kind not in (types.int64, types.uint64, types.boolean):
-            raise MachineCodeError(f"{symbol}: returns {kind}; kernel.library has no way to give that")
+            raise MachineCodeError(f"{symbol}: returns {kind}; native.library has no way to give that")
         builder.store(builder.zext(result, word) if kind == types.boolean else result, at(taken + place))
     builder.ret(builder.zext(status.is_error, ir.IntType(32)))
     code.add_ir_module(module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamjoin.kernel.native import native, read, write
+from streamjoin.native.functions import native, read, write
 
 NEWLINE = np.uint8(10)
 CARRIAGE_RETURN = np.uint8(13)

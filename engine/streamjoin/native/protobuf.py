@@ -1,4 +1,4 @@
-"""Machine code for Protobuf's wire format: it reads the fields that ``protobuf_schema`` asks for, of many records.
+"""Machine code for Protobuf's wire format: it reads the fields that ``io.protobuf_schema`` asks for, of many records.
 
 Importing this imports Numba. The fields asked for are a table of rows of WORDS numbers: of which message, the field's number, what it is,
 the slot that its value goes to (-1: none), the message that it is itself, and the slot that says which member of its oneof came last (-1:
@@ -8,9 +8,6 @@ Always holds: nothing outside a record's bytes is read, whatever they are. A fie
 are merged, as the specification wants it.
 
 Source: protobuf.dev, "Encoding".
-
-NB: the parts of :func:`read_messages` stay in its file, by which alone Numba knows whether machine code in its cache is still that of the
-source.
 """
 
 # ruff: noqa: PLR1714, SIM109 (`in` is slower in machine code)
@@ -21,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.io.memory import int32_at, int64_at
-from streamjoin.io.unreadable import BAD_TAG, ENDS, OK, TOO_DEEP
-from streamjoin.io.varint import varint
-from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.numba_names import part
+from streamjoin.native.addresses import int32_at, int64_at
+from streamjoin.native.functions import native, read, write
+from streamjoin.native.numba_names import part
+from streamjoin.native.unreadable import BAD_TAG, ENDS, OK, TOO_DEEP
+from streamjoin.native.varint import varint
 
 INT64, INT32, UINT32, ZIGZAG, BOOLEAN, EIGHT, FOUR, UNSIGNED_FOUR, BYTES, MESSAGE, NOTHING, SHORT_ZIGZAG = range(12)
 """What a field is; NOTHING: its value is not asked for."""
 WORDS = 6
 DEEPEST = 64
 SPAN_BITS = 31
-"""As ``avro_native`` has it."""
+"""As ``avro`` has it."""
 _VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _END_GROUP, _FOUR_BYTES = range(6)
 _LARGEST_TAG, _LONGEST_TAG = 0xFFFF_FFFF, 5
 
@@ -90,7 +87,7 @@ def read_messages(
 ) -> Any:
     """Reads the records at ``starts`` to ``ends`` of ``data`` as messages ``top``, whose rows of the table begin at firsts[top]; O(bytes).
 
-    Cells and ``given`` are as in ``avro_native.read_records``; a message that is there gives its slot 1. ``stack`` has room for 3 * DEEPEST
+    Cells and ``given`` are as in ``avro.read_records``; a message that is there gives its slot 1. ``stack`` has room for 3 * DEEPEST
     numbers.
     """
     base = np.int64(data.ctypes.data)

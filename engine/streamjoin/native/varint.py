@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.io.memory import byte_at
-from streamjoin.io.unreadable import ENDS, TOO_LONG
-from streamjoin.kernel.numba_names import part
+from streamjoin.native.addresses import byte_at
+from streamjoin.native.numba_names import part
+from streamjoin.native.unreadable import ENDS, TOO_LONG
 
 
 @part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from streamjoin.runner.allocators import NEW_OBJECTS, collecting_seldom
+from streamjoin.runner.collecting import NEW_OBJECTS, collecting_seldom
 
 
 def test_a_run_leaves_the_collector_as_it_was() -> None:

@@ -1,4 +1,4 @@
-"""Native functions from a library that was compiled beforehand (``runner.machine_code``), without Numba and LLVM: as in our images.
+"""Native functions from a library that was compiled beforehand (``native.build``), without Numba and LLVM: as in our images.
 
 A library serves an installation, in ``share/streamjoin/kernels`` of its prefix: a file of machine code for each level of processor, and
 ``functions.json``, which says what is in them. A function is called through ``ctypes``, which releases Python's lock meanwhile: its
@@ -28,6 +28,7 @@ import pyarrow as pa
 DIRECTORY = Path("share", "streamjoin", "kernels")
 """Below an installation's prefix."""
 DESCRIPTION = "functions.json"
+PACKAGE = __package__
 LEVELS = {"x86_64": ("x86-64-v3", "x86-64"), "aarch64": ("aarch64",)}
 """By machine, for which processors there is a file, the best first."""
 NEEDED = {"x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}}
@@ -56,6 +57,13 @@ def digest(source: Path) -> str:
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
+@functools.cache
+def package_digest() -> str:
+    """The same of the files of this package, whose functions call parts in others of them."""
+    files = sorted(file for file in Path(__file__).parent.iterdir() if file.suffix in (".py", ".pyc"))
+    return hashlib.sha256("".join(map(digest, files)).encode()).hexdigest()
+
+
 def level(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """The levels that this processor has, the best first. Empty for a machine that nothing is compiled for."""
     levels = LEVELS.get(machine or platform.machine(), ())
@@ -74,7 +82,7 @@ class _Library:
     code: Any
     """ctypes.CDLL"""
     sources: dict[str, str]
-    """By module, the digest of the file that it was compiled from; of modules that several have parts of, too."""
+    """By module, the digest of the file that it was compiled from, and by PACKAGE that of all files here."""
     functions: dict[str, list[dict[str, Any]]]
 
 
@@ -100,8 +108,8 @@ def _is_current(module: str, expected: str) -> bool:
 
 
 def _is_of_source(sources: dict[str, str], module: str) -> bool:
-    # What a module's functions call of another one is in their machine code.
-    return all(_is_current(each, sources[each]) for each in sources if each == module or each in sys.modules)
+    is_here = module.startswith(f"{PACKAGE}.")
+    return sources[PACKAGE] == package_digest() and (is_here or _is_current(module, sources[module]))
 
 
 def _call(function: Any, name: str, signature: Sequence[Argument], returns: Sequence[str]) -> Callable[..., Any]:

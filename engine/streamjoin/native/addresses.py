@@ -2,16 +2,13 @@
 
 Importing this imports Numba. Addresses are 64-bit integers. NB: an array that one compiled function hands to another costs more than work
 on a byte does, as Numba counts references; an address costs nothing.
-
-NB: Numba's cache on disk notices changes only of the file that a compiled function is in. After a change here, or of the layout in
-``librdkafka``, touch the modules that use it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from streamjoin.kernel.numba_names import addresses, cgutils, ir, types
+from streamjoin.native.numba_names import addresses, cgutils, ir, types
 
 
 def _load(builder: Any, address: Any, bits: int) -> Any:

@@ -1,17 +1,17 @@
 """Machine code that goes through librdkafka's messages, so that no Python object is made of each: for ``kafka_bulk``, which says what
 holds.
 
-Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_message_t``, whose layout ``librdkafka.Message`` has.
+Importing this imports Numba. Addresses are uint64; a message is ``rd_kafka_message_t``, whose layout ``kafka_message`` has.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from streamjoin.io.librdkafka import ARGUMENT_WORDS, HEADER_ROW, KEY_ROW, ROWS, VALUE_ROW, Message
-from streamjoin.io.memory import copy, int32_at, int64_at
-from streamjoin.kernel.native import native, read, write
-from streamjoin.kernel.numba_names import addresses, ir, types
+from streamjoin.native.addresses import copy, int32_at, int64_at
+from streamjoin.native.functions import native, read, write
+from streamjoin.native.kafka_message import Message
+from streamjoin.native.numba_names import addresses, ir, types
 
 ERROR = Message.err.offset
 TOPIC_OF = Message.topic.offset
@@ -52,17 +52,6 @@ def _call_with_two(context: Any, function: Any, first: Any, second: Any) -> Any:
         return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
 
     return types.int64(types.uint64, types.uint64, types.uint64), code
-
-
-@addresses
-def _call_with_three(context: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
-    """Calls ``void *function(first, second, third)``."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * 3)
-        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-
-    return types.uint64(types.uint64, types.uint64, types.uint64, types.uint64), code
 
 
 @native(
@@ -169,44 +158,3 @@ def gather(
     state[AT], state[RECORDS], state[VALUES_USED], state[KEYS_USED], state[EVENTS] = at, row, used, keys_used, found
     state[PASSED], state[NO_LINES] = passed, no_lines
     return result
-
-
-@native(
-    (
-        *("uint64", "uint64", write("int64"), "int64"),
-        *("int64", read("int32"), "int64", read("int32"), read("uint8"), "int64", read("int32")),
-    )
-)
-def produce(
-    produceva: Any,
-    handle: Any,
-    arguments: Any,
-    start: Any,
-    values: Any,
-    value_offsets: Any,
-    keys: Any,
-    key_offsets: Any,
-    key_given: Any,
-    headers: Any,
-    header_offsets: Any,
-) -> Any:
-    """Gives librdkafka records from ``start`` on until it refuses one: returns how many come before that, and its rd_kafka_error_t.
-
-    Where it takes all, their number and 0. ``arguments`` are those of ``librdkafka._arguments``. Bytes lie from the addresses ``values``,
-    ``keys`` and ``headers`` on, at the offsets; without offsets of headers, there are none. O(records).
-    """
-    rows = ROWS if len(header_offsets) else HEADER_ROW
-    at = types.uint64(arguments.ctypes.data)
-    value, key, header = VALUE_ROW * ARGUMENT_WORDS, KEY_ROW * ARGUMENT_WORDS, HEADER_ROW * ARGUMENT_WORDS
-    for index in range(start, len(value_offsets) - 1):
-        arguments[value + 1] = values + value_offsets[index]
-        arguments[value + 2] = value_offsets[index + 1] - value_offsets[index]
-        arguments[key + 1] = keys + key_offsets[index] if key_given[index] else 0
-        arguments[key + 2] = key_offsets[index + 1] - key_offsets[index]
-        if rows > HEADER_ROW:
-            arguments[header + 2] = headers + header_offsets[index]
-            arguments[header + 3] = header_offsets[index + 1] - header_offsets[index]
-        failure = _call_with_three(produceva, handle, at, types.uint64(rows))
-        if failure != 0:
-            return index, failure
-    return len(value_offsets) - 1, types.uint64(0)
