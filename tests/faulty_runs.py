@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import Crash, Input, driver_for
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.job import Job
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_replan import Unreliable, next_plan

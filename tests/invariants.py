@@ -100,11 +100,12 @@ OF_A_PLAN = (
     Invariant(
         "A plan's scheme is a tiling: no two areas find the same pair, some area finds every pair that the predicate admits, and one area"
         " stores each tuple.",
-        ("scheme.tiling:Scheme.check", "epoch.replan:require_fit"),
+        ("scheme.tiling:Scheme.check", "epoch.refusals:require_fit"),
         ("test_scheme:test_every_plan_is_a_tiling_whatever_the_statistics",),
     ),
     Invariant(
-        "An accepted plan waits, is being applied, or has ended: switched to, dropped with a reason, or replaced by a later one.",
+        "An accepted plan waits, is being applied, or has ended: switched to, dropped or withdrawn with a reason, or replaced by a later"
+        " one.",
         ("epoch.replan:Replanner.validate",),
         ("test_replanner:test_whatever_happens_every_plan_that_was_accepted_is_accounted_for",),
     ),
@@ -134,6 +135,15 @@ OF_A_PLAN = (
         ("test_replanner:test_a_plan_waits_for_its_workers_prepares_them_and_is_switched_to",),
     ),
     Invariant(
+        "A plan for which some workers do not come is cut for those that are there. It needs no other workers, and fills none more than the"
+        " plan that runs does, or, where workers are lost, than it may.",
+        ("epoch.cutting:plan_for", "epoch.arrivals:Arrivals.cut_for"),
+        (
+            "test_arrivals:test_whatever_comes_goes_or_fails_the_join_is_never_cut_worse_and_ends_on_all_that_are_there",
+            "test_arrivals:test_a_driver_may_die_at_each_step_while_workers_are_missing",
+        ),
+    ),
+    Invariant(
         "Joins, their key spaces and their plan change in one commit.",
         ("epoch.driver:Driver._change_joins",),
         ("test_other_joins:test_each_join_gives_what_it_would_give_alone_while_it_is_there",),
@@ -148,6 +158,7 @@ STEPS = {
     "plan": ("asks the sources for new input", "nothing"),
     "deploy": ("chooses the first plan, and starts workers", "nothing: a plan is durable with its first epoch"),
     "joins": ("adds and removes joins", "nothing, or a commit with the new joins"),
+    "cut": ("makes a plan for the workers that are there", "nothing: the join continues as before"),
     "request": ("asks for the workers of a plan that was put", "nothing: the join continues as before; the client must put the plan again"),
     "tasks": ("hands an epoch to the workers", "blocks and staged results that no commit names: swept"),
     "switch": ("hands a plan's first epoch to the workers", "the same; the join continues under the previous plan"),

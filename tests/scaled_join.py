@@ -14,6 +14,7 @@ import http_stub
 from operator_parts import Object, joined, streamjoin
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
+from streamjoin.epoch.arrivals import PENDING_SECONDS, STABILIZATION_SECONDS
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin_operator.derived import derive
@@ -213,6 +214,70 @@ class ScaledJoin:
 
     async def statistics(self, url: str, token: str) -> Object:
         return self.answer_statistics()
+
+
+class ScarceJoin(ScaledJoin):
+    """The same in a cluster that has room for some workers only: it takes those that come, as ``epoch.replan`` does."""
+
+    room = 64
+    absence = "0/3 nodes are available: 3 Insufficient memory"
+    asked: int | None = None
+    _moves_since: float | None = None
+
+    @property
+    def there(self) -> int:
+        has_started = self._clock() - self.put_at >= self._start_seconds
+        wanted = self.asked or 0 if has_started else 0
+        return max(self.workers, min(self.room, wanted))
+
+    def advance(self) -> None:
+        if self.wanted is None:
+            return
+        now, there = self._clock(), self.there
+        self.asked = self.asked or self.wanted.scheme.tasks
+        waited = now - self.put_at - self._start_seconds
+        if self._moves_since is None and there >= self.wanted.scheme.tasks:
+            self._moves_since = now
+        elif self._moves_since is None and there > self.workers and waited >= STABILIZATION_SECONDS:
+            made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(there)).plan
+            self.wanted, self._moves_since = Plan(self.wanted.generation, made.scheme, made.keep), now
+        elif self._moves_since is None and waited >= PENDING_SECONDS:
+            self.drop(f"of {self.asked - self.workers} new workers 0 are there, and no other has come for 600 s: {self.absence}")
+            self.asked = None
+        if self._moves_since is not None and now - self._moves_since >= MOVE_SECONDS:
+            self._switch(now)
+
+    def _switch(self, now: float) -> None:
+        wanted, asked, self._moves_since = self.wanted, self.asked, None
+        assert wanted is not None
+        assert asked is not None
+        self.plan, self.wanted, self.asked = Plan(wanted.generation, wanted.scheme, tuple(range(wanted.scheme.tasks))), None, None
+        self._end(wanted, "Switched")
+        took = {"waitedSeconds": now - self.put_at, "pauseSeconds": 0.5, "keptTuples": 100, "movedTuples": 1900}
+        self.switched = {"generation": wanted.generation, "epoch": self.epochs, "asked": asked, "at": now, **took}
+        if asked > self.workers:
+            made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(asked)).plan
+            self.wanted, self.asked, self.put_at = Plan(self.plan.generation + 1, made.scheme, made.keep), asked, now
+
+    def _put(self, wish: Object) -> Answered:
+        if self.wanted is not None and wish["workers"] == self.workers and not wish.get("replan") and self._moves_since is None:
+            self._end(self.wanted, "Withdrawn", f"generation {self.wanted.generation}: withdrawn, as the plan that runs is wanted")
+            self.wanted = self.asked = None
+            return Answered(202, "")
+        if self.wanted is not None and wish["workers"] == self.asked and not wish.get("replan"):
+            return Answered(200, "")
+        answered = super()._put(wish)
+        if answered.status == 202:
+            assert self.wanted is not None
+            self.asked, self._moves_since = self.wanted.scheme.tasks, None
+        return answered
+
+    def answer_plan(self) -> Object:
+        answer = super().answer_plan()
+        if self.wanted is not None:
+            answer["wanted"]["asked"] = self.asked
+            answer["phase"] = "WaitingForWorkers" if self._moves_since is None else "Preparing"
+        return answer | {"readyWorkers": self.there, "absence": self.absence if answer["phase"] == "WaitingForWorkers" else None}
 
 
 class ScaledServer:

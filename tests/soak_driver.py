@@ -29,7 +29,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.epoch import planning
 from streamjoin.epoch.deployment import make_sources
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.scheme.models import plan_for_tasks
 from worker_processes import executors

@@ -170,6 +170,19 @@ def test_a_wish_is_planned_applied_and_not_applied_twice(served: Served) -> None
     assert output_of(served.root) == expected
 
 
+def test_who_wants_as_many_workers_as_run_withdraws_a_plan_that_waits_for_more(served: Served) -> None:
+    served.run(3)
+    assert served.ask("PUT", "/v1/plan", {"workers": 3})[0] == 202
+    assert served.ask("PUT", "/v1/plan", {"workers": 1, "after": 2})[0] == 202
+    answer = served.ask("GET", "/v1/plan")[1]
+    assert (answer["generation"], answer["wanted"], answer["phase"]) == (1, None, "Running")
+    why = "generation 2: withdrawn, as the plan that runs is wanted"
+    assert answer["ended"] == [{"generation": 2, "fate": "Withdrawn", "reason": why}]
+    assert served.ask("PUT", "/v1/plan", {"workers": 1})[0] == 200
+    served.run(3)
+    assert served.ask("GET", "/v1/plan")[1]["generation"] == 1
+
+
 def test_a_whole_plan_goes_from_one_join_to_another_however_its_tasks_are_numbered(served: Served) -> None:
     served.run(2)
     served.ask("PUT", "/v1/plan", {"workers": 3})

@@ -18,7 +18,8 @@ import scaled_join
 from cases import some
 from memory_cluster import MemoryCluster
 from operator_parts import Object, parsed_once, streamjoin, three_streams
-from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin
+from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin, ScarceJoin
+from streamjoin.elastic import planned_forecast
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
@@ -76,10 +77,12 @@ class OwnMetrics:
 class World:
     """A cluster, a join with its load, and operators that come and go."""
 
-    def __init__(self, tuples: float = FEW, workers: int = 1, *, prometheus: bool = True, **spec: Any) -> None:
+    def __init__(
+        self, tuples: float = FEW, workers: int = 1, *, prometheus: bool = True, join: type[ScaledJoin] = ScaledJoin, **spec: Any
+    ) -> None:
         self.now = BEGIN
         self.cluster = MemoryCluster()
-        self.join = ScaledJoin(lambda: self.now, tuples, workers, **spec)
+        self.join = join(lambda: self.now, tuples, workers, **spec)
         self.prometheus = OwnMetrics(self)
         url = "http://prometheus:9090" if prometheus else ""
         self.settings = Settings(engine_image="engine:1", prometheus_url=url, price_per_executor_hour=0.5)
@@ -174,6 +177,81 @@ def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 def slow(seconds: str = "60s") -> Object:
     """Scaling by thresholds that removes workers sooner than by default."""
     return {"policy": "thresholds", "scaleDownAfter": seconds}
+
+
+NO_NODE = "0/3 nodes are available: 3 Insufficient memory."
+
+
+def executor(name: str, status: Object) -> Object:
+    labels = names.pod_labels("one", names.EXECUTOR)
+    metadata = {"name": name, "namespace": "default", "labels": labels, "creationTimestamp": "2027-01-15T08:00:00Z"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
+
+
+@pytest.mark.parametrize("room", [6, 7])
+def test_a_cluster_that_has_room_for_fewer_workers_runs_those_and_says_why_there_are_no_more(room: int) -> None:
+    async def told() -> None:
+        world = World(workers=4, tuples=4 * FEW, join=ScarceJoin, scaling=slow())
+        join = world.join
+        assert isinstance(join, ScarceJoin)
+        join.room = room
+        await world.run(90)
+        cannot = {"type": "PodScheduled", "status": "False", "message": NO_NODE}
+        world.cluster.put(executor("pending", {"phase": "Pending", "conditions": [cannot]}))
+        join.tuples = 4.5 * MANY
+        await world.run(300, lambda: world.join.workers == room)
+        assert world.targets[0] > 7
+        assert world.join.workers == room, "those that came, well before the others are given up"
+        assert join.asked == world.targets[0]
+        waits = f"plan 3: {room} to {join.asked} workers, WaitingForWorkers: 1 of 1 executors: pod pending: {NO_NODE}"
+        await world.run(30)
+        assert world.condition("Progressing") == ("True", "Rescaling", waits)
+        assert world.condition("Ready") == ("True", "JoinRunning", waits)
+        assert world.condition("Degraded")[:2] == ("True", "ExecutorsPending")
+        await world.run(800, lambda: join.wanted is None)
+        why = f"of {world.targets[0] - room} new workers 0 are there, and no other has come for 600 s: {join.absence}"
+        assert world.condition("Degraded") == ("True", "PlanDropped", f"generation 3: {why}")
+        assert world.condition("Ready") == ("True", "JoinRunning", f"generation 3: {why}")
+        assert world.reasons.count("ScalingFailed") == 1
+        before = len(world.targets)
+        await world.run(4 * 3600)
+        assert 2 <= len(world.targets) - before <= 24, "the others are tried again, at pauses that double"
+        assert world.join.workers == room
+        join.room = 64
+        await world.run(1300, lambda: world.join.workers > room)
+        await world.run(60)
+        assert world.join.workers == world.targets[0]
+        assert world.condition("Degraded")[:2] == ("False", "Healthy")
+        assert world.condition("Ready") == ("True", "JoinRunning", "")
+
+    asyncio.run(told())
+
+
+def test_a_plan_that_waits_is_withdrawn_when_it_is_not_needed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned_forecast, "DUTY", 0.0)  # it goes by the machine's clock, and this story takes no time
+    asyncio.run(withdrawn())
+
+
+async def withdrawn() -> None:
+    world = World(workers=4, tuples=4 * FEW, join=ScarceJoin, scaling=slow())
+    join = world.join
+    assert isinstance(join, ScarceJoin)
+    join.room = 4
+    await world.run(90)
+    join.tuples = 4.5 * MANY
+    await world.run(180, lambda: bool(world.join.wishes))
+    wanted = join.asked
+    assert wanted is not None
+    join.tuples = MANY
+    await world.run(300, lambda: len(world.targets) > 1)
+    assert 4 < world.targets[1] < wanted, "fewer would do"
+    assert join.asked == world.targets[1]
+    join.tuples = FEW
+    await world.run(300, lambda: join.wanted is None)
+    assert [one["fate"] for one in join.ended] == ["Replaced", "Withdrawn"]
+    assert "ScalingFailed" not in world.reasons
+    await world.run(30)
+    assert world.condition("Degraded")[:2] == ("False", "Healthy")
 
 
 @story

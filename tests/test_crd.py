@@ -733,6 +733,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "tau3": 0.9,
         "scaleUpAfter": "30s",
         "scaleDownAfter": "10m",
+        "stabilization": "30s",
         "rules": None,
     }
     assert kept["spec"]["epoch"] == {"interval": "1s", "maxTuples": 2_000_000, "maxBytes": "256Mi"} | small["spec"].get("epoch", {})

@@ -336,6 +336,28 @@ def test_starting_workers_count_as_capacity() -> None:
     assert brief(decision) == (Kind.ALLOCATE, Reason.FULL, 9)
 
 
+def test_workers_that_are_starting_and_not_needed_any_more_are_not_asked_for() -> None:
+    story = Story()
+    for _ in range(3):
+        story.minute(0.94, starting=4)
+    decisions = [brief(story.minute(0.3, starting=4)) for _ in range(14)]
+    assert decisions[:10] == [hold(Reason.STARTING)] * 10, "by the largest need of the last ten minutes"
+    assert decisions[-1] == (Kind.DEALLOCATE, Reason.UNUSED, 4), "those that run are enough"
+    assert brief(story.minute(0.3, starting=0)) == hold(Reason.STEADY)
+    story = Story()
+    decisions = [brief(story.minute(0.5, starting=4)) for _ in range(4)]
+    assert decisions[-1] == (Kind.DEALLOCATE, Reason.UNUSED, 5), "fewer would do"
+    for changes in ({"shed_fraction": 0.1}, {"epoch_seconds": 5.0, "backlog_records": 1e6}, {"unconfirmed": "nobody confirms it"}):
+        story = Story()
+        for _ in range(6):
+            decision = story.minute(0.3, starting=4, **changes)
+        assert decision.kind is not Kind.DEALLOCATE, changes
+    story = Story(replace(SETTINGS, min_workers=8))
+    for _ in range(6):
+        decision = story.minute(0.3, starting=4)
+    assert decision.kind is Kind.HOLD, "they are the least that there are to be"
+
+
 def test_the_limits_bound_what_is_decided() -> None:
     story = Story(replace(SETTINGS, max_workers=6))
     for _ in range(3):

@@ -29,7 +29,7 @@ from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.handshake import Link
 from streamjoin.epoch.planning import MOST_BLOCKS, is_full
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.manifest import ManifestError, load

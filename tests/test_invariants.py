@@ -26,6 +26,7 @@ INPUTS = make_inputs(seed=11, epochs=9)
 WANTED = oracle(INPUTS, (pa.int64(), pa.int64()), BAND, f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
 ADDED_AFTER, END = 4, 1000
 """The epochs after which another join is added, and after which nothing is left to do."""
+SCALING = {"stabilization": "0s"}
 
 
 def test_the_page_is_what_the_code_says() -> None:
@@ -52,8 +53,23 @@ def test_every_name_on_the_page_is_there() -> None:
 
 def job_of(root: Path, names: str) -> Job:
     joins = [join_of(root / name, name=name, on=BAND, window={"within": f"{WITHIN}s"}) for name in names]
-    job = make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="1s", epoch={"interval": "1s"})
+    job = make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="1s", epoch={"interval": "1s"}, scaling=SCALING)
     return replace(job, min_workers=1, max_workers=4)
+
+
+class Late(InlineRunner):
+    """Of the workers that are asked for, one comes after the others."""
+
+    _late = 0
+
+    def request(self, count: int) -> None:
+        super().request(count)
+        self._late = 3
+
+    @property
+    def ready(self) -> int:
+        self._late -= 1
+        return super().ready - (self._late >= 0)
 
 
 def workers_after(epoch: int) -> int:
@@ -90,7 +106,7 @@ def run(root: Path, dies_at: str, visit: int) -> bool:
     for names, until in (("a", ADDED_AFTER), ("ab", END)):
         done = False
         while not done:
-            driver = driver_for(job_of(root, names), INPUTS, ObjectStorage(str(root / "state")), InlineRunner(), at=at)
+            driver = driver_for(job_of(root, names), INPUTS, ObjectStorage(str(root / "state")), Late(), at=at)
             try:
                 go_on(driver, until)
                 done = True

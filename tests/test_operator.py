@@ -82,6 +82,7 @@ class TestChanges:
             ("scaling.mode", "Off", Class.IGNORED),
             ("scaling.policy", "predictive", Class.IGNORED),
             ("scaling.scaleUpAfter", "1m", Class.IGNORED),
+            ("scaling.stabilization", "1m", Class.RESTART),
             ("scaling.quiet", [{"start": "08:00", "end": "18:00"}], Class.IGNORED),
             ("scaling.maxPerHour", 4, Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),

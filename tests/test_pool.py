@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -27,7 +28,10 @@ from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
+from streamjoin.runner import pool
 from streamjoin.runner import roster as roster_module
+from streamjoin.runner.messages import Hello
+from streamjoin.runner.process import Process
 from streamjoin.runner.security import Security, Tls
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
@@ -217,6 +221,16 @@ def test_a_task_whose_worker_does_not_come_is_done_by_another_and_goes_back(
     wait_for("another worker", lambda: place in runner.pool.pids)
     steps(driver)
     assert output_of(tmp_path) == band_expected(inputs)
+
+
+def test_a_task_is_lent_only_to_a_process_that_has_room_for_it() -> None:
+    one, two = (Process(Hello(place, f"address-{place}", place, "host", "", None)) for place in range(2))
+    spec: Any = SimpleNamespace(epoch=7, filling={0: 0.6, 1: 0.3, 2: 0.5})
+    pool.require_room(spec, (one, two, two))
+    why = r"epoch 7: 2 of 3 workers are there, and have no room for what the others hold \(tau would be 1.10\)"
+    with pytest.raises(EpochFailed, match=why) as refused:
+        pool.require_room(spec, (one, two, one))
+    assert refused.value.worker_died, "nothing is wrong but that"
 
 
 def test_a_worker_whose_connection_to_the_driver_breaks_comes_back_with_its_runs(

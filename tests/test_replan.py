@@ -28,7 +28,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.replan import PlanRefused
+from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.language.sides import SIDES

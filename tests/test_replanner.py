@@ -20,7 +20,7 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch import replan
+from streamjoin.epoch import fates as fates_of_plans
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.events import (
     Adopted,
@@ -36,16 +36,14 @@ from streamjoin.epoch.events import (
     StartWorkers,
     WorkersReady,
 )
+from streamjoin.epoch.fates import Ended, Fate
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.epoch.refusals import PlanOutdated, PlanRefused
 from streamjoin.epoch.replan import (
     FETCH_SECONDS,
     MOST_DEATHS,
     SMALL_BYTES,
-    Ended,
-    Fate,
-    PlanOutdated,
     PlanPhase,
-    PlanRefused,
     PlanStatus,
     Replanner,
 )
@@ -77,7 +75,7 @@ class Machine:
 
     def __init__(self, *, fetches: bool = True) -> None:
         self.replanner = Replanner("test", fetches=fetches)
-        assert self.handle(Adopted(1, scheme_of(2))) == (StartWorkers((0, 1)),)
+        assert self.handle(Adopted(1, scheme_of(2))) == (StartWorkers(scheme_of(2), (0, 1)),)
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         try:
@@ -118,8 +116,8 @@ def test_a_plan_waits_for_its_workers_prepares_them_and_is_switched_to() -> None
     assert machine.status.phase is PlanPhase.WAITING
     assert machine.replanner.plans.upcoming is None
 
-    assert not machine.replanner.concerns_next_epoch(3)
-    assert machine.replanner.concerns_next_epoch(4)
+    assert not machine.replanner.concerns_next_epoch(WorkersReady(3, 101.0))
+    assert machine.replanner.concerns_next_epoch(WorkersReady(4, 101.0))
     assert machine.handle(WorkersReady(4, 102.0)) == ()
     assert machine.status.phase is PlanPhase.PREPARING
     plans = machine.replanner.plans
@@ -156,7 +154,7 @@ def test_a_plan_without_new_workers_waits_for_none() -> None:
     machine = Machine()
     assert machine.put(Plan(2, scheme_of(1), (1,)))
     assert machine.handle(BetweenEpochs(100.0)) == ()
-    machine.handle(WorkersReady(0, 100.0))
+    machine.handle(WorkersReady(2, 100.0))
     assert machine.status.phase is PlanPhase.PREPARING
     assert machine.replanner.plans.upcoming_tasks == {1: 0}
 
@@ -258,7 +256,7 @@ def test_a_plan_that_the_switch_to_another_one_makes_impossible_is_dropped_with_
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_every_plan_that_was_accepted_is_accounted_for(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replan, "REMEMBERED", 10_000)
+    monkeypatch.setattr(fates_of_plans, "REMEMBERED", 10_000)
     rng = random.Random(seed)
     machine, accepted, now = Machine(fetches=rng.random() < 0.7), list[int](), 100.0
     for _ in range(600):
@@ -274,7 +272,10 @@ def test_whatever_happens_every_plan_that_was_accepted_is_accounted_for(seed: in
             except PlanRefused:
                 pass
             continue
-        events: list[Event] = [BetweenEpochs(now), EpochPlanned(rng.random() < 0.3), WorkersReady(rng.randint(0, 12), now)]
+        if status.wanted is not None and rng.random() < 0.05:
+            machine.replanner.withdraw(status.wanted.generation)
+        ready = WorkersReady(rng.randint(0, 12), now, rng.random() < 0.8)
+        events: list[Event] = [BetweenEpochs(now), EpochPlanned(rng.random() < 0.3), ready]
         plans = machine.replanner.plans
         assert plans is not None
         if plans.before is not None:

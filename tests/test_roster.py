@@ -65,8 +65,9 @@ def begun(roster: Roster, *processes: Process, epoch: int = 0, at: float = 0.0) 
 def test_places_are_brought_and_processes_that_call_are_answered() -> None:
     roster = Roster(0.0)
     assert roster.handle(Wanted(2), 0.0) == [Bring(0), Bring(1)]
-    assert roster.handle(Wanted(1), 0.0) == []
-    process, stranger = called(1), called(7)
+    assert roster.handle(Wanted(1), 0.0) == [LetGo(1)], "nobody came there, and no worker has it"
+    assert roster.handle(Wanted(2), 0.0) == [Bring(2)]
+    process, stranger = called(2), called(7)
     assert roster.handle(Greeted(process), 1.0) == [Tell(process, Beat()), Wake()]
     assert roster.handle(Greeted(stranger), 1.0) == [Tell(stranger, Beat()), Tell(stranger, End()), HangUp(stranger)]
 
@@ -143,6 +144,37 @@ def test_a_task_whose_worker_does_not_come_is_lent_when_patience_ends() -> None:
     assert roster.processes_for((0, 1), PATIENCE, 15.1) == (one, one)
     roster.handle(Missed(one), 16.0)
     assert roster.processes_for((0, 1), PATIENCE, 30.0) == ()
+
+
+def test_a_start_has_enough_once_no_other_has_come_for_a_while() -> None:
+    roster = Roster(0.0)
+    roster.handle(Wanted(4), 0.0)
+    for place, at in ((0, 5.0), (1, 20.0), (2, 40.0)):
+        roster.handle(Greeted(called(place)), at)
+        assert not roster.has_enough(4, 1, 30.0, at + 29.9)
+        assert roster.has_enough(4, 1, 30.0, at + 30.0)
+    assert not roster.has_enough(4, 4, 30.0, 1000.0), "three have no room for what is held"
+    roster.handle(Greeted(called(3)), 41.0)
+    assert roster.has_enough(4, 4, 30.0, 41.0)
+
+
+def test_a_worker_whose_process_is_gone_goes_on_at_a_place_that_nobody_has() -> None:
+    roster, (one, two, spare) = with_workers(3)
+    roster.handle(Missed(one), 1.0)
+    roster.handle(Assigned((0, 1)), 2.0)
+    assert (roster.process_of(0), roster.process_of(1)) == (spare, two)
+    roster.handle(Released((0, 1)), 3.0)
+    assert list(roster.places) == [1, 2]
+    roster.validate()
+
+
+def test_places_beyond_those_that_are_wanted_go_by_the_executors_that_become_free() -> None:
+    roster, processes = with_workers(4, "a", "b", "b", "a")
+    roster.handle(Released((0, 1, 2, 3)), 1.0)
+    roster.place_of = {0: 0, 1: 1, 2: 2}
+    roster.handle(Wanted(5), 1.0)
+    commands = roster.handle(Wanted(3), 2.0)
+    assert commands == [Tell(processes[3], End()), LetGo(3), LetGo(4)]
 
 
 def test_workers_that_are_left_go_on_where_they_share_an_executor() -> None:

@@ -140,7 +140,7 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def start(self, workers: Any) -> None:
+    def start(self, workers: Any, least: int = 1) -> None:
         self._inner.start(workers)
         self._there = self._wanted = len(workers)
 

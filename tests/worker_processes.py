@@ -97,7 +97,7 @@ class ProcessRunner:
 
         self.pool = Pool(hosts, security or Security.fresh(), patience_seconds=patience_seconds, beat_seconds=beat_seconds)
 
-    def start(self, workers: Sequence[int]) -> None:
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
         self.pool.restart(workers)
         assert self.pool.await_connected(len(workers), 60) == len(workers)
 

@@ -263,6 +263,11 @@ class Job:
         """W in tuples, as wide as the schemas say where it is in bytes."""
         return self.capacity.in_tuples([stream.tuple_bytes for stream in self.streams])
 
+    @property
+    def stabilization_seconds(self) -> float:
+        """For so long no worker must have come before the join is cut for those that are there."""
+        return self.manifest.spec.scaling.stabilization.micros / 1e6
+
 
 def sink_identity(sink: SinkModel | None) -> str:
     """Where results go: what is committed for one place is visible nowhere else."""

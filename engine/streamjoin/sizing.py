@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, first_deployment, typical_tuples
+from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph
@@ -115,6 +117,24 @@ def deployed(
         known.weighed(weights_of_sides(job, tuple_bytes, held)),
         main,
         model=job.model,
+        capacity=job.capacity,
+        tau1=job.tau1,
+        minimum=job.min_workers,
+        maximum=job.max_workers,
+        options=job.scheme_options,
+    )
+
+
+def plan_after(
+    job: Job, current: Plan, statistics: Statistics, main: MainPredicate, workers: int, model: str | None = None
+) -> Planned:
+    """The plan that follows ``current`` (:func:`streamjoin.elastic.planner.make_plan`); by another model than the job's, if one is given.
+
+    Raises ValueError for what the model refuses."""
+    return make_plan(
+        *(current, statistics, main),
+        model=job.model if model is None else model,
+        workers=workers,
         capacity=job.capacity,
         tau1=job.tau1,
         minimum=job.min_workers,

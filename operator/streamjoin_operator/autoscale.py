@@ -68,6 +68,10 @@ class Applied(Progress):
     """Workers that were asked for and hold nothing yet."""
     given_up: Mapping[int, str]
     """Plans that were accepted and did not come to run, by generation, and why not."""
+    withdrawn: frozenset[int] = frozenset()
+    """The generations of plans that were not wanted any more."""
+    asked: int = 0
+    """The workers that were asked for when the plan that runs was switched to: more than it has, where some had not come."""
     first_workers: int = 0
     """Of the join's first plan; 0: not known."""
     reordered: tuple[Decision, ...] = ()
@@ -89,14 +93,17 @@ class Applied(Progress):
         else:
             took = None
         waits = plan.get("phase") == "WaitingForWorkers"
+        ended = plan.get("ended") or []
         return cls(
             generation=generation,
             workers=int(plan["workers"]),
             newest=int((wanted or plan)["generation"]),
-            wanted_workers=None if wanted is None else int(wanted["workers"]),
+            wanted_workers=None if wanted is None else int(wanted.get("asked") or wanted["workers"]),
             starting=(wanted.get("keep") or []).count(None) if wanted is not None and waits else 0,
             migrating_to=int(wanted["workers"]) if wanted is not None and not waits else None,
-            given_up=_given_up(plan.get("ended") or []),
+            given_up=_given_up(ended),
+            withdrawn=frozenset(int(one["generation"]) for one in ended if one["fate"] == "Withdrawn"),
+            asked=int(switched.get("asked") or 0) if switched is not None and took is not None else 0,
             first_workers=int(plan.get("firstWorkers") or 0),
             reordered=_reordered(plan.get("reordered") or []),
             switched=took,
@@ -106,7 +113,7 @@ class Applied(Progress):
 def _given_up(ended: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """By generation. A plan that was dropped and the next one may have the same, and then the later one counts."""
     last = {int(plan["generation"]): plan for plan in ended}
-    return {generation: str(plan["reason"]) for generation, plan in last.items() if plan["fate"] != "Switched"}
+    return {generation: str(plan["reason"]) for generation, plan in last.items() if plan["fate"] not in ("Switched", "Withdrawn")}
 
 
 def _reordered(told: Sequence[Mapping[str, Any]]) -> tuple[Decision, ...]:
@@ -177,7 +184,9 @@ class Autoscaler:
         """When the driver has last changed how streams meet, as far as it is noted down."""
         self._saved: Mapping[str, Any] | None = None
         self._made: int | None = None
-        """The generation of the plan that was put and neither runs yet nor was given up."""
+        """The generation of the plan that was put, or waits for workers that had not come, and neither runs yet nor was given up."""
+        self._vain: str | None = None
+        """Why the last plan was given up; None: another one has been made since, or runs."""
         self.adopt(stored)
 
     @property
@@ -198,8 +207,7 @@ class Autoscaler:
             self._failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
             self._saved = stored["core"]
             self._reordered_at = float(stored.get("reordered") or "-inf")
-            limits = stored.get("limits")
-            self.limits = None if limits is None else dict(limits)
+            self.limits = None if (limits := stored.get("limits")) is None else dict(limits)
         except (ValueError, KeyError, TypeError):
             self._shell.ledger, self._failed, self._saved, self.limits = Ledger(RECORDS), {}, None, None
         self.was_stored()
@@ -299,18 +307,23 @@ class Autoscaler:
         if known is not None and (known.generation != plan.generation or known.tau_max is not None):
             return None
         tasks = decision.target if decision.prediction is None else decision.prediction.tasks
-        if known is None and plan.workers not in (decision.target, tasks):
+        if known is None and (plan.asked or plan.workers) not in (decision.target, tasks):
             return None  # somebody else's plan
         return replace(plan.switched, at=max(plan.switched.at, record.first_at))
 
     def _given_up(self, plan: Applied, now: float) -> list[Told]:
+        if self._made is None and plan.asked > plan.workers and plan.newest == plan.generation + 1:
+            self._made = plan.newest  # the driver's own, for the workers that have not come
         made = self._made
         if made is None or plan.generation < made == plan.newest:
             return []  # nothing was put, or it is on its way
-        self._made = None
+        self._made = self._vain = None
+        if made in plan.withdrawn:
+            return []
         why = plan.given_up.get(made)
         if why is None and plan.generation < made:
             why = "the driver knows nothing of it; it may have started anew"
+        self._vain = why
         return [] if why is None else self.failed(why, now)
 
     def suspend(self, now: float) -> None:
@@ -378,15 +391,23 @@ class Autoscaler:
         """What to put to the driver; None where there is nothing to carry out, or not yet."""
         if not self._shell.due(decision, now) or decision.generation != plan.generation:
             return None
-        if plan.wanted_workers is not None and (decision.kind is not Kind.ALLOCATE or plan.wanted_workers >= decision.target):
-            return None
+        wanted = plan.wanted_workers
+        if wanted is not None:
+            more = decision.kind is Kind.ALLOCATE and decision.target > wanted
+            # Fewer, or another plan for as many as run: by what was measured while the others were waited for.
+            other = decision.kind is not Kind.ALLOCATE and decision.inputs is not None and decision.inputs.starting > 0
+            if plan.migrating_to is not None or not (more or other):
+                return None
         wish: Object = {"workers": decision.target, "model": model, "after": plan.newest}
         return wish | {"replan": True} if decision.kind is Kind.REPLAN else wish
 
-    def put(self, status: int, text: str, plan: Applied, now: float) -> list[Told]:
+    def put(self, wish: Object, status: int, text: str, plan: Applied, now: float) -> list[Told]:
         """The driver's answer to a wish."""
         if status == 202:
-            self._made = plan.newest + 1
+            self._vain = None
+            # For as many as run the plan that waits for more is withdrawn, and none is made.
+            is_withdrawn = plan.wanted_workers is not None and wish["workers"] == plan.workers and not wish.get("replan")
+            self._made = None if is_withdrawn else plan.newest + 1
         elif status == 200:
             self._shell.pause.begin(now)  # no plan is any better, and none will be in a moment
         elif status in (400, 403, 422):
@@ -398,6 +419,13 @@ class Autoscaler:
         self._fail(why)
         self._shell.pause.begin(now)
         return [("Warning", Reason.ScalingFailed, why)]
+
+    @property
+    def unmet(self) -> str | None:
+        """Why there are fewer workers than the last decision wants, where the last plan for more was given up; it is tried again."""
+        last = self.ledger.last
+        wants = last is not None and last.decision.kind is Kind.ALLOCATE and last.decision.enforced
+        return self._vain if wants else None
 
     def order_failed(self, workers: int, why: str) -> None:
         """The driver refuses a plan for so many workers that nobody here has decided on."""
@@ -421,7 +449,8 @@ class Autoscaler:
     def _became(self, record: Record, generation: int) -> str:
         if record.decision.mode is Mode.RECOMMEND:
             return "Recommended"
-        if record.realised is not None or record.decision.kind is Kind.HOLD:
+        is_recall = record.decision.kind is Kind.DEALLOCATE and record.decision.target == record.decision.workers
+        if record.realised is not None or record.decision.kind is Kind.HOLD or is_recall:
             return "Applied"  # a limit that calls for no other plan holds at once
         if record.first_at in self._failed:
             return "Failed"

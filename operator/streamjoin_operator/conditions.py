@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamjoin_operator.facts import Facts, answers, driver_state, lacks_executors
+from streamjoin_operator.facts import Facts, answers, asked_of, driver_state, lacks_executors
 from streamjoin_operator.instants import instant
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
@@ -75,7 +75,7 @@ def _ready(facts: Facts) -> Condition:
                 return Condition("Ready", False, trouble.reason, trouble.message)
             if (stalled := stalled_condition(facts)).status:
                 return Condition("Ready", False, stalled.reason, stalled.message)
-            return Condition("Ready", True, Reason.JoinRunning)
+            return Condition("Ready", True, Reason.JoinRunning, _unfinished(facts))
         return Condition("Ready", False, Reason.DriverStarting, f"the driver is {driver_state(facts)}")
     if facts.trouble is not None:
         return Condition("Ready", False, facts.trouble.reason, facts.trouble.message)
@@ -103,18 +103,29 @@ def _progressing(facts: Facts) -> Condition:
         return Condition("Progressing", False, facts.refused[0])
     if facts.trying is not None:
         return Condition("Progressing", True, Reason.TemplateTried, facts.trying)
-    plan = facts.report.plan if facts.report is not None else {}
-    wanted = plan.get("wanted")
-    if wanted:
-        what = f"plan {wanted.get('generation')}: {plan.get('workers')} to {wanted.get('workers')} workers, {_phase_of_plan(facts)}"
-        return Condition("Progressing", True, Reason.Rescaling, f"{what}: {absence}" if (absence := plan.get("absence")) else what)
+    if facts.report is not None and facts.report.plan.get("wanted"):
+        return Condition("Progressing", True, Reason.Rescaling, _unfinished(facts))
     if facts.rolling or not facts.driver_ready or driver_state(facts) == "starting":
         return Condition("Progressing", True, Reason.DriverStarting)
     return Condition("Progressing", False, Reason.Settled)
 
 
-def _phase_of_plan(facts: Facts) -> str:
-    return str(facts.report.plan.get("phase", "")) if facts.report is not None else ""
+def _unfinished(facts: Facts) -> str:
+    """What is under way, or kept from being so: workers that are wanted and not there, or there and without a task. Empty: nothing is."""
+    plan = facts.report.plan if facts.report is not None else {}
+    wanted, workers = plan.get("wanted"), plan.get("workers", 0)
+    idle = max(0, plan.get("readyWorkers", 0) - workers)
+    has_none = f"{idle} {'worker is' if idle == 1 else 'workers are'} there and without a task" if idle else ""
+    if not wanted:
+        unmet = facts.scaler.unmet if facts.scaler is not None else None
+        return "; ".join(text for text in (has_none, unmet) if text)
+    what = f"plan {wanted.get('generation')}: {workers} to {asked_of(wanted)} workers, {plan.get('phase', '')}"
+    if asked_of(wanted) != wanted.get("workers"):
+        what += f", first to the {wanted.get('workers')} that have come"
+    elif has_none:
+        what += f", {has_none}"
+    why = facts.executors_trouble.message if facts.executors_trouble is not None else plan.get("absence")
+    return f"{what}: {why}" if why else what
 
 
 def _told_by_driver(kind: str, facts: Facts) -> Condition | Mapping[str, Any]:
@@ -212,6 +223,8 @@ def degraded_condition(facts: Facts) -> Condition:
         return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
     if facts.executors_trouble is not None:
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
+    if facts.scaler is not None and facts.scaler.unmet is not None:
+        return Condition("Degraded", True, Reason.PlanDropped, facts.scaler.unmet)
     if facts.queries_trouble is not None:
         return Condition("Degraded", True, facts.queries_trouble.reason, facts.queries_trouble.message)
     if facts.claim_trouble is not None:

@@ -14,6 +14,7 @@ from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.evidence import EventsOf, trouble_among, trouble_of_driver
+from streamjoin_operator.facts import asked_of
 from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, executor_pod
 from streamjoin_operator.pod_trouble import (
     EXECUTORS,
@@ -121,7 +122,7 @@ class DriverSteps:
         if not plan:
             return Verdict(self._ports.settings.start_seconds)
         if plan.get("wanted") or plan.get("readyWorkers", 0) < plan.get("workers", 0):
-            workers = max(plan.get("workers", 0), (plan.get("wanted") or {}).get("workers", 0))
+            workers = max(plan.get("workers", 0), asked_of(plan.get("wanted") or {}))
             reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation, workers)
         else:
             memo.unexplained_since = None
@@ -266,7 +267,7 @@ def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, in
     """
     workers, model = manifest.spec.workers, manifest.spec.scheme.model
     newest = plan.get("wanted") or plan
-    count = int(newest.get("workers", 0))
+    count = asked_of(newest)
     least = max(workers.min, min(workers.floor or 0, workers.max))
     wanted = min(max(count, least), workers.max)
     scheme = (newest.get("scheme") or {}).get("model", model)

@@ -89,3 +89,8 @@ def driver_state(facts: Facts) -> str:
 def lacks_executors(facts: Facts) -> bool:
     """Whether there is a plan, and nobody yet to carry it out."""
     return facts.report is not None and facts.report.plan.get("readyWorkers") == 0
+
+
+def asked_of(plan: Mapping[str, Any]) -> int:
+    """The workers that were asked for with a plan, of which some may not have come."""
+    return int(plan.get("asked") or plan.get("workers", 0))

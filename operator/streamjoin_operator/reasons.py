@@ -69,7 +69,7 @@ class Reason(Enum):
     PlanOverCapacity = "A worker is expected to hold more than spec.workers.capacity or capacityTuples; the message says what to change."
     FirstPlan = "What the first plan of a new join promises, before any pod runs: workers, tau, the bill of an hour."
     FirstPlanTooFull = "With all workers that may be some are filled beyond tau2: a new join is not begun; the message says what would do."
-    PlanDropped = "The driver gave a plan up when its first epoch failed; the join goes on under the plan before."
+    PlanDropped = "The driver gave a plan up: its first epoch failed, or workers did not come; the join goes on under the plan before."
     PlanReplaced = "A plan was replaced by a later one before it came to run."
     Rescaling = "The driver is applying a plan."
     Settled = "Nothing is under way."

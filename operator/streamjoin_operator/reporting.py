@@ -130,7 +130,7 @@ class Reporter:
     async def post(self, reconciliation: Reconciliation) -> None:
         """Events for what was done and for conditions that changed. One that cannot be posted is only logged."""
         made = [message for _, reason, message in reconciliation.events if reason is Reason.Created]
-        told = [event for event in reconciliation.events if event[1] is not Reason.Created]
+        told = list(dict.fromkeys(event for event in reconciliation.events if event[1] is not Reason.Created))
         if made:
             told.insert(0, ("Normal", Reason.Created, ", ".join(made)))
         reconciliation.events.clear()

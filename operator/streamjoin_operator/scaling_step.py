@@ -88,7 +88,7 @@ class ScalingStep:
         await self._reporter.report(reconciliation)
         self._ports.on_step("put")
         answer = await self._ports.drivers.put(url, token, wish)
-        reconciliation.events += scaler.put(answer.status, answer.text, plan, at)
+        reconciliation.events += scaler.put(wish, answer.status, answer.text, plan, at)
         if answer.status != 202:
             reconciliation.wanted_workers = asked  # by the manifest, whoever refuses it
         return PROCEED

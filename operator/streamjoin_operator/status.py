@@ -213,7 +213,7 @@ def _plan(plan: Mapping[str, Any]) -> Object:
     }
     if "movedTuples" in switched:
         written["movedTuples"] = switched["movedTuples"]
-    given_up = [ended for ended in plan.get("ended") or [] if ended.get("fate") != "Switched"]
+    given_up = [ended for ended in plan.get("ended") or [] if ended.get("fate") in ("Dropped", "Replaced")]
     if given_up:
         fields = ("generation", "fate", "reason")
         written["givenUp"] = [{name: ended[name] for name in fields} for ended in given_up[-GIVEN_UP:]]

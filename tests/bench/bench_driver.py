@@ -57,7 +57,7 @@ class AnswersAtOnce:
         self.tokens: dict[int, dict[int, str]] = {}
         """By epoch and task; of the last two."""
 
-    def start(self, workers: Sequence[int]) -> None:
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
         self.ready = len(workers)
 
     def request(self, count: int) -> None:

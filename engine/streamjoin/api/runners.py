@@ -40,9 +40,9 @@ def inline_runner(tell: Tell) -> Runner:
     from streamjoin.runner.inline import InlineRunner
 
     class Told(InlineRunner):
-        def start(self, workers: Sequence[int]) -> None:
+        def start(self, workers: Sequence[int], least: int = 1) -> None:
             with _told(workers, tell):
-                super().start(workers)
+                super().start(workers, least)
 
     return Told()
 
@@ -52,10 +52,10 @@ def spark_runner(settings: SparkSettings, tell: Tell, before: Callable[[int], No
     from streamjoin.runner.spark import SparkRunner
 
     class Told(SparkRunner):
-        def start(self, workers: Sequence[int]) -> None:
+        def start(self, workers: Sequence[int], least: int = 1) -> None:
             with _told(workers, tell):
                 before(len(workers))
-                super().start(workers)
+                super().start(workers, least)
 
     return Told(settings)
 
@@ -82,7 +82,7 @@ def local_spark_runner(job: Job, log_directory: Path, tell: Tell, *, may_grow: b
             tell(Notice(WARNING + warning))
         warm()  # compiled once, here: the workers find it in the cache
 
-    return spark_runner(SparkSettings(log_directory, java_home=java_home), tell, before)
+    return spark_runner(SparkSettings(log_directory, java_home=java_home, stabilization_seconds=job.stabilization_seconds), tell, before)
 
 
 def require_java(inline: str) -> Path:

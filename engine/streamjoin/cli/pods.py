@@ -46,7 +46,7 @@ LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""
 PENDING_SECONDS = 600.0
-"""How long the driver waits for all executors before its first epoch: they may wait for a node."""
+"""How long the driver waits, before its first epoch, for as many executors as have room for what is held: they may wait for a node."""
 REREAD_SECONDS = 5.0
 DELETED_AT_A_TIME = 1000
 HANDSHAKE_TURNS = 4
@@ -136,6 +136,7 @@ class Pods:
             java_home=java_home,
             workers_per_executor=job.workers_per_executor,
             registration_seconds=PENDING_SECONDS,
+            stabilization_seconds=job.stabilization_seconds,
             conf=self.conf(job.name),
             security=self.secrets.security(),
             address=self.address,

@@ -8,7 +8,8 @@ Always holds, whatever comes in:
 - Samples that are older than the last change, or of another generation, do not count.
 - Only sound, fresh samples remove workers: none that misses a number, is partial, has a NaN, an infinity or a negative number, or is not
   confirmed. Workers may be added by one that nobody confirms: too many cost money, too few lose tuples.
-- Workers that are starting count as capacity. While state migrates nothing is decided.
+- Workers that are starting count as capacity; those that have not been needed for ``scale_up_after`` are not asked for any more. While
+  state migrates nothing is decided.
 - Within quiet windows, and once there were ``max_per_hour`` changes within an hour, none is begun, but to bring the workers within their
   limits, and where tuples are being lost.
 - With a budget for what may be lost, a full worker is relieved at any price only when the budget is about to be spent.
@@ -179,9 +180,9 @@ class DecisionCore:
             state.trend.foresee(at + ahead(settings), expected_tau(state, settings, tau_max))
         # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
         if tau_max is not None and expected_tau(state, settings, tau_max) >= full_tau(state, settings):
-            state.full = _extend(state.full, at, gap)
+            state.full, state.eased = _extend(state.full, at, gap), None
         elif reading.complete:
-            state.full = None
+            state.full, state.eased = None, _extend(state.eased, at, settings.stale_seconds)
 
         sheds = tau_max is not None and tau_max >= settings.tau2 and (reading.shed_fraction or 0) > 0
         if sheds and budget_ends(settings, reading):

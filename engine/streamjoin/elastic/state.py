@@ -127,6 +127,8 @@ class State:
     """Why the last sample did not count; None when it did."""
     full: Hold | None = None
     """tau of the fullest worker at or above tau3, or it would be if nothing were shed."""
+    eased: Hold | None = None
+    """No worker is full, or going to be."""
     spending: Hold | None = None
     """Results are being lost to shedding, and the budget for that is going to be spent before added workers would be there."""
     unused: Hold | None = None
@@ -165,7 +167,8 @@ class State:
     def forget_samples(self) -> None:
         """Nothing that was measured counts any more."""
         self.trend = Trend()
-        self.latest = self.full = self.spending = self.unused = self.uneven = self.ratio = self.behind = self.planned_log_ratio = None
+        self.latest = self.full = self.eased = self.spending = self.unused = self.uneven = self.ratio = self.behind = None
+        self.planned_log_ratio = None
         self.peaks = Peaks()
 
     def validate(self) -> None:
@@ -179,7 +182,7 @@ class State:
         assert self.replans >= 0, f"replans {self.replans} are negative"
         self.outlook.validate()
         latest = self.latest
-        holds = {name: getattr(self, name) for name in ("full", "spending", "unused", "uneven", "ratio", "behind")}
+        holds = {name: getattr(self, name) for name in ("full", "eased", "spending", "unused", "uneven", "ratio", "behind")}
         for name, hold in holds.items():
             if hold is not None:
                 assert latest is not None, f"{name} lasts without a sample"
@@ -212,7 +215,7 @@ class State:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> State:
         """Raises ValueError for what :meth:`to_json` cannot have written."""
-        kinds: dict[str, Any] = dict.fromkeys(("full", "spending", "unused", "uneven", "ratio"), Hold) | {
+        kinds: dict[str, Any] = dict.fromkeys(("full", "eased", "spending", "unused", "uneven", "ratio"), Hold) | {
             "behind": Behind,
             "attempt": Attempt,
             "outrun": Attempt,

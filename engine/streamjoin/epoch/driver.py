@@ -16,8 +16,7 @@ Two epochs may be in flight: while a source has more input waiting, the next epo
 tasks are over, and the one after it as soon as this one is committed, before its results are published. So routing fills the time in which
 workers would wait for each other, for the commit and for the next plan. What makes that safe: planning needs positions only; late and
 expired go by the watermarks of the last epoch but one; a task of the later epoch goes on from runs that the earlier one staged in its
-process, or fails; the driver commits it only if those are the runs that it has committed. An epoch that was begun too early and failed is
-begun again, after the commit.
+process, or fails; the driver commits it only if those are the runs that it has committed. One that was begun too early is begun again.
 
 Others do the rest: ``planning`` (how much an epoch reads), ``commits``, ``outcome`` (the checkpoint after an epoch), ``replan``,
 ``deployment`` (the first plan), ``timelines`` (snapshots of results), ``compaction`` and ``janitor``.
@@ -39,6 +38,7 @@ from streamjoin.epoch import deployment, events
 from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.commits import Commits
 from streamjoin.epoch.compaction import rewrite_after
+from streamjoin.epoch.cutting import least_workers, plan_for
 from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.fingerprint import JoinChanges, join_changes
 from streamjoin.epoch.flowing import Flows
@@ -50,7 +50,8 @@ from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import Flight, Head, PlannedEpoch, make_spec, plan_inputs, utilization, weights_of_sides
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.epoch.pulse import Pulse
-from streamjoin.epoch.replan import PlanPhase, PlanRefused, PlanStatus, Replanner, require_fit
+from streamjoin.epoch.refusals import PlanRefused, require_fit
+from streamjoin.epoch.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.epoch.reports import TaskReport, TooLarge
 from streamjoin.epoch.results import Results
 from streamjoin.epoch.spec import Rewrite, Shared, share
@@ -58,6 +59,7 @@ from streamjoin.epoch.timelines import SnapshotsState, Timelines
 from streamjoin.io.base import Source, SourceError, SourcePlan, Traffic, UnavailableError
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.retention import to_end
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -103,7 +105,7 @@ class Driver:
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._janitor = Janitor(storage, self._log, sources, sink)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
-        self._replanner = Replanner(self._query, fetches=storage.local_path(FOLDER) is None)
+        self._replanner = Replanner(self._query, job.stabilization_seconds, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
         parts = (self._log, sources, sink, self._janitor, self._timelines, self._delays, storage.url)
@@ -215,8 +217,12 @@ class Driver:
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
         self._happened(events.BetweenEpochs(self._clock()))
-        if self._replanner.is_waiting and not self._ahead:
-            self._happened(events.WorkersReady(self._runner.ready, self._clock()))
+        self._happened(self._ready(is_free=not self._ahead))
+
+    def _ready(self, *, is_free: bool = True) -> events.WorkersReady:
+        waits = self._replanner.is_waiting
+        is_urgent = waits and max(self.utilization().values(), default=0.0) >= self.job.tau2
+        return events.WorkersReady(self._runner.ready, self._clock(), is_free, is_urgent, absence=self._runner.absence if waits else None)
 
     def _begin(self, head: Head, final: bool = False) -> Flight | None:
         """Plan the epoch after ``head`` and hand it to the runner; None when nothing is new."""
@@ -323,14 +329,13 @@ class Driver:
 
     def _may_begin_after(self, epoch: PlannedEpoch) -> bool:
         """Only while there is a backlog, so that a join that keeps up takes its input once an interval; and not when files of failed
-        attempts are to be swept away after this epoch, as those of an epoch in flight would look like them."""
-        ready = self._runner.ready if self._replanner.is_waiting else 0
+        attempts are to be swept away after this epoch: those of an epoch in flight would look like them."""
         return (
             epoch.backlog_records > 0
             and not self._caution.is_active
             and not epoch.is_switch
             and not self._janitor.is_due(epoch.spec.epoch)
-            and not self._replanner.concerns_next_epoch(ready)
+            and not self._replanner.concerns_next_epoch(self._ready())
             and self._runner.overlaps
         )
 
@@ -400,13 +405,23 @@ class Driver:
     def _carry_out(self, instructions: Iterable[events.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case events.StartWorkers(workers):
-                    self._runner.start(workers)
+                case events.StartWorkers(scheme, workers):
+                    self._runner.start(workers, least_workers(scheme, *self._known))
+                    self._happened(replace(self._ready(), is_settled=True))  # others have been waited for
                 case events.RequestWorkers(count):
                     self._phase("request")
                     self._runner.request(count)
+                case events.MakePlan():
+                    self._phase("cut")
+                    self._happened(events.PlanMade(instruction, plan_for(instruction, *self._known), self._clock()))
                 case events.ReleaseWorkers(kept):
                     self._runner.release(kept)
+
+    @property
+    def _known(self) -> tuple[Job, Statistics, MainPredicate]:
+        """What plans are made from."""
+        assert self.layout is not None
+        return self.job, self.statistics(), self.layout.main
 
     def _ways(self) -> Ways:
         """In what order each stream's new tuples meet the others, and how, where there are more than two."""
@@ -453,18 +468,19 @@ class Driver:
     def put_plan(self, plan: Plan) -> bool:
         """Ask for this plan to be applied; False when it runs already or is being applied. Any thread may call this.
 
-        A later generation replaces one that does not run yet. Raises PlanRefused for a plan that is none (``Scheme.check``) or is not
-        within ``spec.workers``, PlanOutdated for one that does not come after the newest.
-        """
+        Raises PlanRefused for a plan that is none (``Scheme.check``) or is not within ``spec.workers``, and as ``Replanner.put`` does."""
         if self._replanner.running is None or self.layout is None:
             raise PlanRefused("plan: the join has no plan yet, as it has seen no input; put one once it runs")
         require_fit(plan, self.layout.main, self.job.min_workers, self.job.max_workers)
         return self._replanner.put(plan)
 
+    def withdraw_plan(self, generation: int) -> bool:
+        """As :meth:`streamjoin.epoch.replan.Replanner.withdraw`. Any thread may call this."""
+        return self._replanner.withdraw(generation)
+
     def plan_status(self) -> PlanStatus | None:
         """The plan that runs and the one that is being applied; None before the first. Any thread may call this."""
-        status = None if self._replanner.running is None else self._replanner.status(self._runner.ready)
-        if status is None:
+        if (status := self._replanner.status(self._runner.ready)) is None:
             return None
         absence = self._runner.absence if status.phase is PlanPhase.WAITING else None
         return replace(status, first_workers=self.checkpoint.plan.first_workers, absence=absence)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.spec import Shared
 from streamjoin.scheme.tiling import Scheme
 
@@ -65,9 +66,26 @@ class BetweenEpochs:
 
 @dataclass(frozen=True)
 class WorkersReady:
-    """``count`` workers are ready, in all, and nothing is in flight."""
+    """``count`` workers are ready, in all."""
 
     count: int
+    at: float
+    is_free: bool = True
+    """Whether nothing is in flight, so that the next epoch may run under another plan."""
+    is_urgent: bool = False
+    """Whether the fullest worker holds so much that nothing is to be waited for that need not be: tau is at tau2 or above."""
+    is_settled: bool = False
+    """Whether those that are not there have been waited for already."""
+    absence: str | None = None
+    """Why those that are not there do not come, as far as something went wrong."""
+
+
+@dataclass(frozen=True)
+class PlanMade:
+    """What the planner made of a request for a plan; None: nothing that is better than what runs, or that the workers have room for."""
+
+    request: MakePlan
+    plan: Plan | None
     at: float
 
 
@@ -107,13 +125,15 @@ class FirstEpochCommitted:
     moved_tuples: int
 
 
-Event = Adopted | BetweenEpochs | WorkersReady | EpochPlanned | BlocksFetched | FirstEpochFailed | FirstEpochCommitted
+Event = Adopted | BetweenEpochs | WorkersReady | PlanMade | EpochPlanned | BlocksFetched | FirstEpochFailed | FirstEpochCommitted
 
 
 @dataclass(frozen=True)
 class StartWorkers:
     """Make these workers ready, and no others."""
 
+    scheme: Scheme
+    """That they are for."""
     workers: tuple[int, ...]
 
 
@@ -125,10 +145,25 @@ class RequestWorkers:
 
 
 @dataclass(frozen=True)
+class MakePlan:
+    """Have the join cut anew among ``workers`` workers, by the plan that moves least; the answer is :class:`PlanMade`."""
+
+    running: Assignment
+    workers: int
+    model: str
+    generation: int
+    """The new plan's."""
+    asked: int
+    """The workers that were asked for; more than ``workers`` where the others have not come."""
+    there: int
+    """The workers that are ready: fewer than ``workers`` where the plan is to wait for more."""
+
+
+@dataclass(frozen=True)
 class ReleaseWorkers:
     """Let all workers go but these."""
 
     workers: tuple[int, ...]
 
 
-Instruction = StartWorkers | RequestWorkers | ReleaseWorkers
+Instruction = StartWorkers | RequestWorkers | MakePlan | ReleaseWorkers

@@ -232,6 +232,8 @@ def make_spec(
         ended=ended,
         records_before=head.records,
         records_after=tuple(plan.end_record for plan in inputs),
+        # What each holds under a plan whose first epoch this is, nobody has measured yet.
+        filling=filling if before is None else dict.fromkeys(range(current.scheme.tasks), 1.0),
         shed=factors if job.shedding_mode is Mode.ENFORCE and any(factors) else (),
         would_shed=factors if job.shedding_mode is Mode.RECOMMEND and any(factors) else (),
         tokens=last.state.tokens if follows is None and before is None else {},

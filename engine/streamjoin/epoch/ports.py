@@ -35,11 +35,11 @@ class Runner(Protocol):
     runner's business, and only speed depends on it.
     """
 
-    def start(self, workers: Sequence[int]) -> None:
-        """Make these workers ready, and no others. Raises EpochFailed."""
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
+        """Make these workers ready, and no others; or at least so many, where no other comes for long. Raises EpochFailed."""
 
     def request(self, count: int) -> None:
-        """Ask for so many workers in all. Returns at once; may be asked again and again."""
+        """Ask for so many workers in all, and for no others that have no task. Returns at once; may be asked again and again."""
 
     @property
     def ready(self) -> int:

@@ -4,18 +4,25 @@ It knows no runner, no storage and no clock. The loop (``driver``) tells it what
 plans the next epoch runs. A plan passes through these phases; a crash in any of them resumes to the old plan, after the switch's commit to
 the new one::
 
-    WAITING     until there are workers enough; the join goes on under the old plan, for as long as it takes
+    WAITING     until there are workers enough; the join goes on under the old plan
     PREPARING   workers fetch the blocks that they will need, in the background, while epochs go on under the old plan
     SWITCHING   the next epoch is the new plan's first: its commit is the switch
     RUNNING     workers that have no task under the new plan are let go: all that they held is durable, and held by others now
 
 An epoch that fails under a new plan is done again under the old one, and the plan is dropped, with the reason.
 
+What comes is taken. Once no worker has come for the stabilization time, a plan that waits for more is cut anew for those that are there,
+and is switched to; then another one, for as many as were asked for, waits for the rest. Where workers of the running plan are lost for as
+long, or are not there at a driver's start, the join is cut likewise for those that are. A plan for which nobody comes for
+``arrivals.PENDING_SECONDS`` is dropped. After the resource stabilization timeout of Flink's adaptive scheduler.
+
 Always holds (``Replanner.validate``):
 
 - A plan that was accepted waits to be taken up, is being applied, or has ended: switched to, dropped with a reason, or replaced by a later
   one. There is nothing in between: one lock is held throughout each event, and other threads put plans and ask at any time.
 - The generations of the plan that runs, of the one that is being applied and of the one that waits to be taken up ascend.
+- A plan that the workers' coming and going leads to is no worse than the one that runs, or it is for workers all of which have room for
+  what they hold; it never needs more workers than are there.
 - A worker's number means one worker for as long as the driver lives; only a worker that goes on occurs in two plans.
 
 After dask.distributed's ``worker_state_machine``.
@@ -24,12 +31,11 @@ After dask.distributed's ``worker_state_machine``.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from streamjoin.elastic.mapping import chain_keep
 from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.arrivals import STABILIZATION_SECONDS, Arrivals
 from streamjoin.epoch.events import (
     Adopted,
     Assignment,
@@ -41,15 +47,17 @@ from streamjoin.epoch.events import (
     FirstEpochCommitted,
     FirstEpochFailed,
     Instruction,
+    MakePlan,
+    PlanMade,
     ReleaseWorkers,
     RequestWorkers,
     StartWorkers,
     WorkersReady,
 )
+from streamjoin.epoch.fates import Ended, Fate, Fates
+from streamjoin.epoch.refusals import PlanOutdated, PlanRefused, refusal_of
 from streamjoin.epoch.spec import Shared, share
-from streamjoin.language.predicate import MainPredicate
-from streamjoin.scheme.models import HANDSHAKE
-from streamjoin.scheme.tiling import Scheme, SchemeError
+from streamjoin.scheme.tiling import Scheme
 
 FETCH_SECONDS = 120.0
 """Blocks that have not arrived by then are read in the plan's first epoch."""
@@ -57,8 +65,6 @@ SMALL_BYTES = 8 << 20
 """So little to fetch is no reason to wait: every epoch adds some."""
 MOST_DEATHS = 3
 """The number of times that a plan's first epoch is tried again because a worker died in it."""
-REMEMBERED = 16
-"""The number of ended plans whose fates are remembered."""
 
 
 class PlanPhase(StrEnum):
@@ -70,14 +76,6 @@ class PlanPhase(StrEnum):
     RUNNING = "Running"
 
 
-class PlanRefused(ValueError):  # noqa: N818
-    """A plan that cannot be applied; the text names the field, the value and the remedy."""
-
-
-class PlanOutdated(PlanRefused):
-    """The plan does not come after the newest one."""
-
-
 @dataclass(frozen=True)
 class Switched:
     """A switch to a plan: how long it took, and how many tuples it moved."""
@@ -85,6 +83,8 @@ class Switched:
     generation: int
     epoch: int
     """The plan's first."""
+    asked: int
+    """The workers that were asked for: more than the plan has where the others had not come."""
     at: float
     """Wall clock."""
     waited_seconds: float
@@ -94,24 +94,6 @@ class Switched:
     kept_tuples: int
     """Held tuples, replicas counted each, that were where they are needed; and those that were brought there."""
     moved_tuples: int
-
-
-class Fate(StrEnum):
-    """How a plan that was accepted has ended."""
-
-    SWITCHED = "Switched"
-    DROPPED = "Dropped"
-    REPLACED = "Replaced"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A plan that was accepted, and how it has ended."""
-
-    generation: int
-    fate: Fate
-    reason: str = ""
-    """Why it was dropped, or by which plan it was replaced."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +108,8 @@ class PlanStatus:
     """The number of workers that run the plan."""
     wanted: Plan | None = None
     """The plan that is being applied."""
+    asked: int | None = None
+    """The workers that are asked for: more than ``wanted`` has where it was cut for those that came. None: no plan is being applied."""
     ready_workers: int = 0
     absence: str | None = None
     """Why workers that the plan waits for do not come, as far as something went wrong. The driver's to say."""
@@ -149,6 +133,10 @@ class _Applied:
     plan: Plan
     shared: Shared
     taken_at: float
+    asked: int
+    """The workers that were asked for: more than the plan has, after it was cut for those that came."""
+    model: str
+    """The model that was asked for."""
     phase: PlanPhase = PlanPhase.WAITING
     """Never RUNNING: then it is ``Replanner.running``."""
     workers: tuple[int, ...] = ()
@@ -166,8 +154,10 @@ class _Applied:
 class Replanner:
     """See the module. One thread, the loop, brings events; any thread may ``put`` plans, and ask."""
 
-    def __init__(self, name: str, *, fetches: bool) -> None:
+    def __init__(self, name: str, stabilization_seconds: float = STABILIZATION_SECONDS, *, fetches: bool) -> None:
         """``name`` is unique to the driver. ``fetches``: whether workers must fetch blocks, or map them where they lie."""
+        # Who is there, and since when.
+        self._arrivals = Arrivals(stabilization_seconds)
         self._name = name
         self._fetches = fetches
         # Guards all below. No method calls another that takes it, nor anything that may wait.
@@ -178,15 +168,12 @@ class Replanner:
         self._applied: _Applied | None = None
         # Accepted and not taken up; its generation is above that of the applied plan.
         self._asked: Plan | None = None
-        # Plans that put() accepted. Always: those in _fates, and _applied, and _asked.
-        self._accepted = 0
-        self._fates: Counter[Fate] = Counter()
-        # The last of those in _fates.
-        self._ended: deque[Ended] = deque(maxlen=REMEMBERED)
-        # None, or the reason of the last plan in _fates that was dropped.
-        self._dropped: str | None = None
+        # Of all plans that were accepted: those that have ended, and _applied, and _asked.
+        self._fates = Fates()
         # None until _fates has a switch.
         self._switched: Switched | None = None
+        # The generation of a plan that was withdrawn and not yet let go.
+        self._withdrawn: int | None = None
         # All numbers below are taken: of workers, and of names of schemes.
         self._next_worker = 0
         self._next_name = 0
@@ -207,13 +194,26 @@ class Replanner:
             if plan.generation <= newest.generation:
                 state = "runs" if wanted is None else "is being applied"
                 raise PlanOutdated(f"plan.generation: {plan.generation} must be above {newest.generation}, which {state}; read it again")
-            refusal = _refusal(plan, running)
+            refusal = refusal_of(plan, running.scheme)
             if refusal is not None:
                 raise PlanRefused(refusal)
             if self._asked is not None:
                 self._replaced(self._asked, plan)
-            self._asked, self._dropped = plan, None
-            self._accepted += 1
+            self._asked, self._fates.dropped = plan, None
+            self._fates.accepted += 1
+        return True
+
+    def withdraw(self, generation: int) -> bool:
+        """Give up the plan of this generation, if it waits to be taken up or for workers; False when it does neither any more."""
+        with self._lock:
+            asked, applied = self._asked, self._applied
+            if asked is not None and asked.generation == generation:
+                self._asked = None
+                self._withdraw(asked)
+                generation = -1 if applied is None else applied.plan.generation
+            elif applied is None or applied.plan.generation != generation or applied.phase is not PlanPhase.WAITING:
+                return False
+            self._withdrawn = generation
         return True
 
     def status(self, ready_workers: int) -> PlanStatus | None:
@@ -231,12 +231,13 @@ class Replanner:
                 phase=phase,
                 workers=running.scheme.tasks,
                 wanted=wanted,
+                asked=None if wanted is None else wanted.workers if applied is None or self._asked is not None else applied.asked,
                 ready_workers=ready_workers,
                 to_fetch_bytes=0 if applied is None else applied.to_fetch_bytes,
-                dropped=self._dropped,
+                dropped=self._fates.dropped,
                 switched=self._switched,
-                drops=self._fates[Fate.DROPPED],
-                ended=tuple(self._ended),
+                drops=self._fates.counts[Fate.DROPPED],
+                ended=tuple(self._fates.ended),
             )
 
     @property
@@ -263,11 +264,13 @@ class Replanner:
         with self._lock:
             return self._applied is not None and self._applied.phase is PlanPhase.WAITING
 
-    def concerns_next_epoch(self, ready_workers: int) -> bool:
-        """Whether a plan is being prepared or switched to, or can be prepared as soon as nothing is in flight."""
+    def concerns_next_epoch(self, ready: WorkersReady) -> bool:
+        """Whether a plan is being prepared or switched to, or can be prepared, or made, as soon as nothing is in flight."""
         with self._lock:
             applied = self._applied
-            return applied is not None and (applied.phase is not PlanPhase.WAITING or ready_workers >= self._needed(applied.plan))
+            if applied is not None and (applied.phase is not PlanPhase.WAITING or ready.count >= self._needed(applied.plan)):
+                return True
+            return self._cut_for(ready) is not None
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """Take an event in; the instructions are to be carried out in order. Nothing else but ``put`` changes the state."""
@@ -276,11 +279,14 @@ class Replanner:
                 case Adopted(generation, scheme):
                     assert self._wanted is None, "a plan can only follow the first"
                     self._running = Assignment(generation, scheme, self._shared(scheme), self._new_workers(scheme.tasks))
-                    return (StartWorkers(self._running.workers),)
+                    self._arrivals.settle()
+                    return (StartWorkers(scheme, self._running.workers),)
                 case BetweenEpochs(at):
                     return self._take_up(at)
-                case WorkersReady(count, at):
-                    self._assign(count, at)
+                case WorkersReady():
+                    return self._look(event)
+                case PlanMade(request, plan, at):
+                    return self._made(request, plan, at)
                 case EpochPlanned(idle):
                     if idle and self._applied is not None and self._applied.phase is PlanPhase.PREPARING:
                         self._applied = replace(self._applied, phase=PlanPhase.SWITCHING)  # nobody waits for results
@@ -297,17 +303,11 @@ class Replanner:
         with self._lock:
             pending = [] if self._applied is None else [self._applied.plan]
             pending += [] if self._asked is None else [self._asked]
-            assert self._accepted == self._fates.total() + len(pending), "a plan was lost"
-            assert len(self._ended) == min(REMEMBERED, self._fates.total())
-            for fate in Fate:
-                assert sum(ended.fate is fate for ended in self._ended) <= self._fates[fate]
-            assert all(ended.reason for ended in self._ended if ended.fate is not Fate.SWITCHED), "a plan ended for no reason"
-            dropped = [ended.reason for ended in self._ended if ended.fate is Fate.DROPPED]
-            assert self._dropped is None or self._dropped == dropped[-1]
-            assert (self._switched is None) == (not self._fates[Fate.SWITCHED])
+            self._fates.validate(len(pending))
+            assert (self._switched is None) == (not self._fates.counts[Fate.SWITCHED])
             running, applied = self._running, self._applied
             if running is None:
-                assert not self._accepted
+                assert not self._fates.accepted
                 return
             generations = [running.generation, *(plan.generation for plan in pending)]
             assert generations == sorted(set(generations)), f"generations do not ascend: {generations}"
@@ -329,28 +329,87 @@ class Replanner:
         return self._asked or (None if self._applied is None else self._applied.plan)
 
     def _take_up(self, at: float) -> tuple[Instruction, ...]:
-        asked, running = self._asked, self._running
+        asked, running, applied = self._asked, self._running, self._applied
+        withdrawn, self._withdrawn = self._withdrawn, None
         if asked is None:
-            return ()
+            if applied is None or applied.plan.generation != withdrawn or applied.phase is not PlanPhase.WAITING:
+                return ()
+            assert running is not None
+            self._applied = None
+            self._withdraw(applied.plan)
+            return (ReleaseWorkers(running.workers),)
         assert running is not None
         self._asked = None
-        if self._applied is not None:
-            self._replaced(self._applied.plan, asked)
-        refusal = _refusal(asked, running)  # another plan may have been switched to since it was put
+        if applied is not None:
+            self._replaced(applied.plan, asked)
+        refusal = refusal_of(asked, running.scheme)  # another plan may have been switched to since it was put
         if refusal is not None:
             return self._drop(asked, refusal)
-        self._applied = _Applied(asked, self._shared(asked.scheme), at)
-        return (RequestWorkers(self._needed(asked)),) if None in asked.keep else ()
+        return self._wait_for(asked, at)
 
-    def _assign(self, ready_workers: int, at: float) -> None:
-        """Give every task of the plan its worker: the one that goes on as it, or a new one."""
-        applied, running = self._applied, self._running
-        if applied is None or applied.phase is not PlanPhase.WAITING or ready_workers < self._needed(applied.plan):
-            return
+    def _wait_for(self, plan: Plan, at: float) -> tuple[Instruction, ...]:
+        self._applied = _Applied(plan, self._shared(plan.scheme), at, plan.workers, plan.scheme.model)
+        self._arrivals.expect(at)
+        return (RequestWorkers(self._needed(plan)),) if None in plan.keep else ()
+
+    def _look(self, ready: WorkersReady) -> tuple[Instruction, ...]:
+        """Note who is there; and if a plan has its workers, or the join is to be cut for those that are there, see to that."""
+        running, applied = self._running, self._applied
+        if running is None:
+            return ()
+        tasks, arrivals = running.scheme.tasks, self._arrivals
+        arrivals.look(ready, tasks)
+        waiting = None if applied is None or applied.phase is not PlanPhase.WAITING else applied
+        if not ready.is_free:
+            return ()
+        if waiting is not None and ready.count >= self._needed(waiting.plan):
+            self._assign(waiting, ready.at, prepares=ready.count >= tasks)
+            return ()
+        workers = self._cut_for(ready)
+        if workers is not None:
+            if waiting is None:
+                return (MakePlan(running, workers, running.scheme.model, running.generation + 1, tasks, ready.count),)
+            # Where workers are lost, the model stays.
+            model = waiting.model if workers > tasks else running.scheme.model
+            return (MakePlan(running, workers, model, waiting.plan.generation, max(waiting.asked, tasks), ready.count),)
+        why = None if waiting is None else arrivals.given_up(ready, tasks, self._needed(waiting.plan))
+        return () if waiting is None or why is None else self._drop(waiting.plan, why)
+
+    def _cut_for(self, ready: WorkersReady) -> int | None:
+        running, applied = self._running, self._applied
+        if running is None or (applied is not None and applied.phase is not PlanPhase.WAITING):
+            return None
+        return self._arrivals.cut_for(ready, running.scheme.tasks, 0 if applied is None else applied.plan.workers)
+
+    def _made(self, request: MakePlan, plan: Plan | None, at: float) -> tuple[Instruction, ...]:
+        running, applied = self._running, self._applied
+        assert running is not None
+        if self._asked is not None:  # it was put meanwhile, and is taken up before the next epoch
+            return ()
+        if request.workers > request.there:  # it is to wait for those that have not come
+            if plan is None:
+                return (ReleaseWorkers(running.workers),)
+            self._fates.accepted += 1
+            return self._wait_for(plan, at)
+        if plan is None or self._needed(plan) > request.there:
+            self._arrivals.in_vain(at)
+            return ()
+        if applied is None:
+            self._fates.accepted += 1
+            applied = _Applied(plan, self._shared(plan.scheme), at, request.asked, request.model)
+        else:
+            applied = replace(applied, plan=plan, shared=self._shared(plan.scheme), asked=request.asked)
+        self._assign(applied, at, prepares=request.there >= running.scheme.tasks)
+        return ()
+
+    def _assign(self, applied: _Applied, at: float, *, prepares: bool) -> None:
+        """Give every task of the plan its worker: the one that goes on as it, or a new one. ``prepares``: whether all workers of the plan
+        that runs are there, for the epochs in which blocks are fetched."""
+        running = self._running
         assert running is not None
         fresh = iter(self._new_workers(applied.plan.keep.count(None)))
         workers = tuple(next(fresh) if kept is None else running.workers[kept] for kept in applied.plan.keep)
-        phase = PlanPhase.PREPARING if self._fetches else PlanPhase.SWITCHING
+        phase = PlanPhase.PREPARING if self._fetches and prepares else PlanPhase.SWITCHING
         self._applied = replace(applied, phase=phase, workers=workers, fetching_since=at)
 
     def _fetched(self, to_fetch_bytes: int, at: float) -> None:
@@ -363,17 +422,22 @@ class Replanner:
 
     def _switch(self, applied: _Applied, event: FirstEpochCommitted) -> tuple[Instruction, ...]:
         self._running, self._applied = applied.assignment, None
+        self._arrivals.settle()
         self._switched = Switched(
             generation=applied.plan.generation,
             epoch=event.epoch,
+            asked=applied.asked,
             at=event.at,
             waited_seconds=event.began_at - applied.taken_at,
             pause_seconds=event.pause_seconds,
             kept_tuples=event.kept_tuples,
             moved_tuples=event.moved_tuples,
         )
-        self._dropped = None
-        self._end(applied.plan, Fate.SWITCHED)
+        self._fates.end(applied.plan, Fate.SWITCHED)
+        if applied.asked > applied.plan.workers and self._asked is None:
+            return (
+                MakePlan(self._running, applied.asked, applied.model, applied.plan.generation + 1, applied.asked, applied.plan.workers),
+            )
         return (ReleaseWorkers(applied.workers),)
 
     def _failed(self, applied: _Applied, why: str, worker_died: bool) -> tuple[Instruction, ...]:
@@ -386,16 +450,16 @@ class Replanner:
     def _drop(self, plan: Plan, why: str) -> tuple[Instruction, ...]:
         """Go on under the plan that runs, without what has been prepared for ``plan``."""
         assert self._running is not None
-        self._applied, self._dropped = None, f"generation {plan.generation}: {why}"
-        self._end(plan, Fate.DROPPED, self._dropped)
+        self._applied = None
+        self._arrivals.settle()
+        self._fates.end(plan, Fate.DROPPED, why)
         return (ReleaseWorkers(self._running.workers),)
 
-    def _replaced(self, plan: Plan, by: Plan) -> None:
-        self._end(plan, Fate.REPLACED, f"generation {plan.generation}: replaced by generation {by.generation}")
+    def _withdraw(self, plan: Plan) -> None:
+        self._fates.end(plan, Fate.WITHDRAWN, "withdrawn, as the plan that runs is wanted")
 
-    def _end(self, plan: Plan, fate: Fate, reason: str = "") -> None:
-        self._fates[fate] += 1
-        self._ended.append(Ended(plan.generation, fate, reason))
+    def _replaced(self, plan: Plan, by: Plan) -> None:
+        self._fates.end(plan, Fate.REPLACED, f"replaced by generation {by.generation}")
 
     def _switching(self) -> _Applied:
         applied = self._applied
@@ -416,33 +480,3 @@ class Replanner:
     def _shared(self, scheme: Scheme) -> Shared:
         self._next_name += 1
         return share(f"{self._name}-{self._next_name}", scheme)
-
-
-def require_fit(plan: Plan, main: MainPredicate, least: int, most: int) -> None:
-    """Raises PlanRefused for a plan that is none (``Scheme.check``), or of another number of workers than from ``least`` to ``most``."""
-    try:
-        plan.scheme.check(main)
-    except SchemeError as error:
-        raise PlanRefused(f"plan.scheme: {error}") from error
-    if not least <= plan.workers <= most:
-        raise PlanRefused(
-            f"plan.scheme.tasks: {plan.workers} must be from {least} (spec.workers.min) to {most} (spec.workers.max); change either"
-        )
-
-
-def _refusal(plan: Plan, running: Assignment) -> str | None:
-    """Why the plan cannot follow the one that runs, if it cannot."""
-    tasks = running.scheme.tasks
-    if HANDSHAKE in (plan.scheme.model, running.scheme.model):
-        if plan.scheme.model != running.scheme.model:
-            return (
-                f"plan.scheme.model: {plan.scheme.model} cannot follow {running.scheme.model}, as tuples in a chain have yet to meet; a new"
-                " checkpoint.location takes another model"
-            )
-        keep = chain_keep(tasks, plan.workers)
-        if plan.keep != keep:
-            return f"plan.keep: {list(plan.keep)} must be {list(keep)}: a chain grows and shrinks at its right end"
-    for task, worker in enumerate(plan.keep):
-        if worker is not None and worker >= tasks:
-            return f"plan.keep[{task}]: {worker} must be below {tasks}, as so many workers run; read the plan again"
-    return None

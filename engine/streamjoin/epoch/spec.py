@@ -145,6 +145,8 @@ class EpochSpec:
     records_before: tuple[int, ...]
     """By stream."""
     records_after: tuple[int, ...]
+    filling: dict[int, float]
+    """By task, tau at the last commit; a task that is not there holds nothing."""
     shed: tuple[float, ...]
     """By task: the fraction of the tuples that it would hold that it must not be sent. Empty: nothing is shed."""
     tokens: dict[int, str]

@@ -288,6 +288,9 @@ class Scaling(Part):
     """How long tau must stay at or above tau3. By the policy predictive, a forecast of tau2 must hold for a quarter of this."""
     scale_down_after: Span = Duration.parse("10m")
     """How long tau must stay at or below tau0. By all policies, the slowest epoch of this time tells how many workers keep up."""
+    stabilization: Span = Duration.parse("30s")
+    """How long no other worker must have come before the join is cut for those that are there, when some of those that it asked for do not
+    come or are lost; a sixth of it while a worker is at or above tau2. At a start all workers are waited for in the same way."""
     when_full: Literal["backpressure", "shed", "fail"] = "backpressure"
     """What happens when the fullest worker holds as much as it may (tau is 1). backpressure: streams that are ahead of another one in event
     time are not read until that one has caught up. shed: tuples are dropped from tau2 on, as with shedding.model linear. fail: the run

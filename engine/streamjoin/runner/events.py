@@ -14,7 +14,7 @@ from streamjoin.runner.process import Process, Trial
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """There are to be so many places."""
+    """There are to be so many places; more only where workers have them."""
 
     count: int
 

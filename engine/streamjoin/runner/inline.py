@@ -36,7 +36,7 @@ class InlineRunner:
         """By worker."""
         self._count = 0
 
-    def start(self, workers: Sequence[int]) -> None:
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
         warm()
         self._stores = {worker: RunStore() for worker in workers}
         self._count = len(workers)

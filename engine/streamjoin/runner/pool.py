@@ -120,7 +120,7 @@ class Pool:
             yield self._roster
 
     def want(self, count: int) -> None:
-        """Have at least so many places."""
+        """Have so many places, and others only where workers have them."""
         self.happened(events.Wanted(count))
 
     @property
@@ -164,13 +164,17 @@ class Pool:
         with self._locked() as state:
             return state.is_settled
 
-    def await_connected(self, count: int, seconds: float) -> int:
-        """Wait until there are so many, or the time is over; how many there are. Raises EpochFailed when none will ever come."""
+    def await_connected(self, count: int, seconds: float, least: int | None = None, stabilization_seconds: float = 0.0) -> int:
+        """Wait until there are so many; or at least ``least``, where no other has come for so long; or the time is over.
+
+        Returns how many there are. Raises EpochFailed when none will ever come."""
         deadline = time.monotonic() + seconds
         with self._locked() as state:
-            while len(state.here) < count and time.monotonic() <= deadline:
+            while (now := time.monotonic()) <= deadline:
+                if state.has_enough(count, count if least is None else least, stabilization_seconds, now):
+                    break
                 self._require_hosts()
-                self.changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+                self.changed.wait(min(0.5, max(0.0, deadline - now)))
             return len(state.here)
 
     def restart(self, workers: Sequence[int]) -> None:
@@ -204,6 +208,7 @@ class Pool:
                     return placed, False
                 self._require_hosts()
                 if placed:
+                    require_room(spec, placed)
                     return placed, True
                 if placed is None:
                     self.changed.wait(0.5)
@@ -256,6 +261,17 @@ class Pool:
     def _beat(self) -> None:
         while not self._closed.wait(self._beat_seconds):
             self.happened(events.Ticked(self._beat_seconds))
+
+
+def require_room(spec: EpochSpec, placed: Sequence[Process]) -> None:
+    """Raises EpochFailed where a process would hold more than it may, as it does the tasks of others that are missing."""
+    held = dict.fromkeys(placed, 0.0)
+    for task, process in enumerate(placed):
+        held[process] += spec.filling.get(task, 0.0)
+    fullest = max(held.values())
+    if fullest > 1:
+        why = f"{len(held)} of {len(placed)} workers are there, and have no room for what the others hold (tau would be {fullest:.2f})"
+        raise EpochFailed(f"epoch {spec.epoch}: {why}", worker_died=True)
 
 
 class _Caller:

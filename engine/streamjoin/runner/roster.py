@@ -11,7 +11,7 @@ Always holds, after each event (:meth:`Roster.validate`):
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from streamjoin.epoch.ports import EpochFailed
@@ -60,6 +60,8 @@ class Roster:
         """The attempts in flight, in order."""
         self.moved_at = at
         """When anything of any attempt last moved."""
+        self.came_at = at
+        """When a process last called."""
         self._lent = False
         """Some task of the last attempt was not done where it belongs."""
         self._next_place = self._next_attempt = 0
@@ -79,6 +81,11 @@ class Roster:
     def here(self) -> list[Process]:
         """The processes that are connected, by place."""
         return [place.process for place in self.places.values() if place.process is not None]
+
+    def has_enough(self, count: int, least: int, stabilization_seconds: float, at: float) -> bool:
+        """Whether there are so many processes, or at least ``least`` and no other has come for so long."""
+        here = len(self.here)
+        return here >= count or (here >= least and at - self.came_at >= stabilization_seconds)
 
     @property
     def is_settled(self) -> bool:
@@ -131,6 +138,7 @@ class Roster:
         match event:
             case Wanted(count):
                 yield from self._want(count)
+                yield from self._let_go(self._spare(), count)
             case Restarted():
                 self.place_of.clear()
             case Assigned(workers):
@@ -162,7 +170,13 @@ class Roster:
             yield Bring(number)
 
     def _assign(self, workers: Sequence[int]) -> Iterator[Command]:
-        homeless = [worker for worker in workers if self.place_of.get(worker) not in self.places]
+        # Of a worker whose process is gone nothing is left at its place: one that has a process and no part in this does as well.
+        is_lost = {worker for worker in self.place_of if self.process_of(worker) is None}
+        leaves = {worker for worker in self.place_of if worker not in workers and (worker in is_lost or not is_lost.isdisjoint(workers))}
+        self.place_of = {worker: place for worker, place in self.place_of.items() if worker not in leaves}
+        spare = sum(self.places[number].process is not None for number in self._spare())
+        lost = [worker for worker in workers if worker in is_lost][:spare]
+        homeless = [worker for worker in workers if worker in lost or self.place_of.get(worker) not in self.places]
         taken = {place for worker, place in self.place_of.items() if worker not in homeless}
         yield from self._want(len(taken) + len(homeless))
         free = [place for place in self.places.values() if place.number not in taken]
@@ -172,17 +186,32 @@ class Roster:
     def _release(self, workers: Sequence[int]) -> Iterator[Command]:
         self.place_of = {worker: place for worker, place in self.place_of.items() if worker in workers}
         self._pack()
+        yield from self._let_go(self._spare(), len(workers))
+        yield Wake()
+
+    def _spare(self) -> list[int]:
+        """The places that no worker has, in the order in which they are kept: first those with a process, on the executors with the most
+        workers."""
+        workers: Counter[str] = Counter()
         used = set(self.place_of.values())
-        spare = [number for number in self.places if number not in used]
-        # Those that have a process are worth more; the newest go first.
-        spare.sort(key=lambda number: (self.places[number].process is None, number))
-        for number in spare[max(0, len(workers) - len(used)) :]:
+        for process in self.here:
+            workers[process.hello.executor] += process.hello.place in used
+
+        def order(number: int) -> tuple[bool, int, int]:
+            process = self.places[number].process
+            return process is None, 0 if process is None else -workers[process.hello.executor], number
+
+        return sorted((number for number in self.places if number not in used), key=order)
+
+    def _let_go(self, spare: Sequence[int], count: int) -> Iterator[Command]:
+        """Have no more than ``count`` places, but those that workers have."""
+        used = len(self.places) - len(spare)
+        for number in spare[max(0, count - used) :]:
             place = self.places.pop(number)
             if place.process is not None:
                 yield Tell(place.process, End())
             yield from self._drop(place, "its place was let go")
             yield LetGo(number)
-        yield Wake()
 
     def _pack(self) -> None:
         """Have the workers of an executor go on in processes of others, whose workers have gone, where those have room for all of them: an
@@ -219,6 +248,7 @@ class Roster:
             place.died(hello.died)
             yield Warn(f"the worker at place {place.number} died: {hello.died}; another has taken its place")
         yield from self._drop(place, hello.died or "it called again")
+        self.came_at = self._at
         place.process, place.absence, place.is_replaced = process, None, False
         yield Wake()
 

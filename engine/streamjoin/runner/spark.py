@@ -74,7 +74,9 @@ class SparkSettings:
     workers_per_executor: int = 1
     """How many an executor has room for. One JVM has room for all."""
     registration_seconds: float = 120
-    """The time that a start waits for all workers. Then it goes on with those that there are."""
+    """The time that a start waits for workers at the most. Then it goes on with those that there are."""
+    stabilization_seconds: float = 30
+    """A start waits no longer once no other has come for so long, and those that there are have room for what is held."""
     patience_seconds: float = 20
     """The time that an epoch waits for a worker that is gone. Then another worker does its part as well."""
     ui: bool = False
@@ -118,15 +120,17 @@ class SparkRunner:
         assert self._hosts is not None
         return self._hosts
 
-    def start(self, workers: Sequence[int]) -> None:
-        """Start Spark and a worker for each, which load the kernels. Raises EpochFailed with Spark's reason."""
+    def start(self, workers: Sequence[int], least: int = 1) -> None:
+        """Start Spark and a worker for each, which load the kernels; go on with ``least`` or more of them where no other comes.
+
+        Raises EpochFailed with Spark's reason."""
         try:
             if self._spark is None:
                 self._start(len(workers))
         except Exception as error:
             raise self._failure("Spark could not start", error) from error
         self.pool.restart(workers)
-        self.pool.await_connected(len(workers), self._settings.registration_seconds)
+        self.pool.await_connected(len(workers), self._settings.registration_seconds, least, self._settings.stabilization_seconds)
 
     def request(self, count: int) -> None:
         """See :class:`streamjoin.epoch.ports.Runner`."""

@@ -17,7 +17,8 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
-from streamjoin.epoch.replan import PlanOutdated, PlanRefused, PlanStatus, require_fit
+from streamjoin.epoch.refusals import PlanOutdated, PlanRefused, require_fit
+from streamjoin.epoch.replan import PlanStatus
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
@@ -204,15 +205,20 @@ class PlanApi:
 
     def _wish(self, wish: Wish) -> bool:
         self._require_allowed(wish)
+        model = wish.model or self._driver.job.model
         for attempt in range(ATTEMPTS):
             status, layout = self._running()
-            newest = status.scheme if status.wanted is None else status.wanted.scheme
-            asked_already = (newest.tasks, newest.model) == (wish.workers, wish.model or self._driver.job.model)
+            wanted = status.wanted
+            newest = status.scheme if wanted is None else wanted.scheme
+            asked_already = (status.asked or newest.tasks, newest.model) == (wish.workers, model)
             if asked_already and not wish.replan and wish.after in (None, newest_generation(status)):
                 return False
             made = self._made(wish, status, layout)
-            if not made.changed and status.wanted is None:
+            if not made.changed and wanted is None:
                 return False
+            as_now = not wish.replan and (made.plan.workers, model) == (status.workers, status.scheme.model)
+            if wanted is not None and (as_now or not made.changed) and self._driver.withdraw_plan(wanted.generation):
+                return True
             if not made.changed:
                 raise PlanOutdated(f"workers: {wish.workers} run, and another plan is being applied; when that runs, ask again")
             try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.events import Paused, Unpaused
 from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.planned_forecast import PlannedForecast
@@ -23,9 +23,11 @@ from streamjoin.elastic.planner import overfull
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
+from streamjoin.epoch.fates import Fate
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.replan import Fate, PlanPhase, PlanRefused, PlanStatus
+from streamjoin.epoch.refusals import PlanRefused
+from streamjoin.epoch.replan import PlanPhase, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.retention import window_seconds
@@ -252,8 +254,13 @@ class Autoscaler(Observer):
         )
 
     def _carry_out(self, decision: Decision, status: PlanStatus, layout: Layout, now: float) -> None:
-        if status.wanted is not None and status.wanted.workers >= decision.target:
-            return
+        if status.wanted is not None:
+            asked = status.asked or status.wanted.workers
+            if decision.kind is Kind.DEALLOCATE and decision.target == status.workers:
+                self._driver.withdraw_plan(status.wanted.generation)
+                return
+            if decision.kind is Kind.ALLOCATE and asked >= decision.target:
+                return
         made = plan_for_workers(status, self._driver.statistics(), layout, self._job, decision.target)
         if not made.changed:
             self._shell.pause.begin(now)

@@ -113,6 +113,8 @@ class Following(Message):
 
     generation: int
     workers: int
+    asked: int
+    """The workers that were asked for: more, where the plan was cut for those that came."""
     scheme: dict[str, Any]
     keep: list[int | None]
 
@@ -122,6 +124,7 @@ class SwitchedTo(Message):
 
     generation: int
     epoch: int
+    asked: int
     at: float
     waited_seconds: float
     pause_seconds: float
@@ -133,7 +136,7 @@ class EndedPlan(Message):
     """A plan that was put and accepted, and what became of it (:class:`streamjoin.epoch.replan.Ended`)."""
 
     generation: int
-    fate: Literal["Switched", "Dropped", "Replaced"]
+    fate: Literal["Switched", "Dropped", "Replaced", "Withdrawn"]
     reason: str
 
 
@@ -164,7 +167,11 @@ class PlanAnswer(Message):
             status,
             phase=status.phase.value,
             scheme=status.scheme.to_json(),
-            wanted=None if wanted is None else Following.of_fields(wanted, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)),
+            wanted=None
+            if wanted is None
+            else Following.of_fields(
+                wanted, asked=status.asked or wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
+            ),
             switched=None if switched is None else SwitchedTo.of_fields(switched),
             ended=[EndedPlan.of_fields(plan, fate=plan.fate.value) for plan in status.ended],
             warning=warning,

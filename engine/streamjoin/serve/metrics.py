@@ -353,7 +353,7 @@ class Metrics(Collector, Observer):
         if plan is None:
             return
         page.add("streamjoin_plan_wanted_generation", plan.generation if plan.wanted is None else plan.wanted.generation, name)
-        page.add("streamjoin_workers_wanted", plan.workers if plan.wanted is None else plan.wanted.workers, name)
+        page.add("streamjoin_workers_wanted", plan.asked or plan.workers, name)
         page.add("streamjoin_workers_ready", plan.ready_workers, name)
         page.add("streamjoin_plan_fetch_bytes", plan.to_fetch_bytes, name)
         for phase in PlanPhase:

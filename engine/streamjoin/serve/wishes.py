@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.planner import Planned, make_plan
+from streamjoin.elastic.planner import Planned
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.sizing import plan_after
 
 
 def running_plan(status: PlanStatus) -> Plan:
@@ -34,18 +35,7 @@ def plan_for_workers(
 
     Raises ValueError for what the model refuses. A tenth of a second for 16 workers.
     """
-    made = make_plan(
-        running_plan(status),
-        statistics,
-        layout.main,
-        model=job.model if model is None else model,
-        workers=workers,
-        capacity=job.capacity,
-        tau1=job.tau1,
-        minimum=job.min_workers,
-        maximum=job.max_workers,
-        options=job.scheme_options,
-    )
+    made = plan_after(job, running_plan(status), statistics, layout.main, workers, model)
     if not made.changed:
         return made
     return replace(made, plan=replace(made.plan, generation=newest_generation(status) + 1))

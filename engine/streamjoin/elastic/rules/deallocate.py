@@ -24,6 +24,8 @@ def deallocate(review: Review) -> Verdict:
     tau_mean, demand = latest.tau_mean, latest.demand
     if not latest.sound or tau_mean is None or demand is None:
         return review.refuse(rule, Reason.BAD_SAMPLE, f"the last sample cannot take workers away: {listed(latest.problems)}")
+    if latest.starting and not above:
+        return _recall(review, latest, demand)
     if above:
         why, reason = f"{worker_count(state.workers)} run, and at most {review.high} are allowed", Reason.ABOVE_CEILING
     elif state.workers <= review.low:
@@ -51,6 +53,28 @@ def deallocate(review: Review) -> Verdict:
         text = f"{why}, but what is held grows: it was {state.peaks.first:.2f} workers' capacity, and is {demand:.2f}"
         return review.refuse(rule, Reason.RISING, text)
     return _shrink(review, latest, demand, why, reason)
+
+
+def _recall(review: Review, latest: Reading, demand: float) -> Verdict:
+    """Fewer of the workers that are starting, or none of them, where they have not been needed for long enough."""
+    rule, state, settings = Rule.DEALLOCATE, review.state, review.settings
+    starting, hold, tau = f"{worker_count(latest.starting)} are starting", state.eased, latest.tau_max
+    if hold is None or hold.until != latest.taken_at or tau is None or latest.shed_fraction or state.behind:
+        return review.refuse(rule, Reason.STARTING, starting)
+    growth = review.coming if settings.is_predictive else max(1.0, state.peaks.demand / demand if demand > 0 else 1.0)
+    most = state.workers + latest.starting - 1
+    if settings.unshed(tau) * growth <= settings.level and state.workers >= review.low:
+        target: int | None = state.workers
+    else:
+        target = review.asked.fewest(max(state.workers + 1, review.low), most, lambda prospect: prospect.tau_max * growth <= settings.level)
+    if target is None:
+        return review.refuse(rule, Reason.STARTING, f"{starting}, and all of them are needed")
+    review.held_for[rule] = hold.seconds
+    why = f"{starting}, and {worker_count(target)} would do"
+    if hold.seconds < settings.scale_up_after:
+        return review.wait(rule, why, hold.seconds, settings.scale_up_after)
+    text = f"{why}, for {duration(hold.seconds)} already: {settings.unshed(tau) * growth:.2f} is expected of the {state.workers} that run"
+    return review.act(rule, Kind.DEALLOCATE, Reason.UNUSED, text, target)
 
 
 def _shrink(review: Review, latest: Reading, demand: float, why: str, reason: Reason) -> Verdict:
