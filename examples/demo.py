@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from streamjoin.api.floors import Floor
+from streamjoin.api.key_spaces import KeySpace
 from streamjoin.cli.draw import draw as draw_picture
 from streamjoin.cli.draw import render_change
 from streamjoin.compilation import compile_job
@@ -37,8 +37,8 @@ MANIFEST = Path(__file__).with_name("demo.yaml")
 OUT = Path("out/demo")
 WITHIN_MICROS = 10_000_000
 EXPECTED = f"""
-    WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
-        p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
+    WITH o AS (SELECT *, unnest([-1, 0, 1]) + key space(amount * 10)::BIGINT AS tenth FROM orders),
+        p AS (SELECT *, key space(amount * 10)::BIGINT AS tenth FROM payments)
     SELECT o.id AS order_id, p.id AS payment_id
     FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= {WITHIN_MICROS}
 """
@@ -156,8 +156,8 @@ def draw(job: Job, log: list[Checkpoint], streams: dict[str, pa.Table]) -> Path 
     held = [statistics(table, mark) for table, mark in zip(streams.values(), after.input.watermarks, strict=True)]
     path = OUT / "scheme.png"
     known = Statistics((held[0], held[1]))
-    floors = [Floor.alone(main, known, (job.streams[0].name, job.streams[1].name))]
-    draw_picture(path, lambda form: render_change(form, old, plan, known, floors, job.capacity))
+    key_spaces = [KeySpace.alone(main, known, (job.streams[0].name, job.streams[1].name))]
+    draw_picture(path, lambda form: render_change(form, old, plan, known, key_spaces, job.capacity))
     return path
 
 

@@ -21,9 +21,7 @@ MOST_FAILURES = 30
 """In a row: so many are not by chance."""
 
 
-def run_cases(
-    cases: Iterable[int], root: Path, run_case: Callable[[int, Path, Counter[str]], None], counts: Counter[str]
-) -> None:
+def run_cases(cases: Iterable[int], root: Path, run_case: Callable[[int, Path, Counter[str]], None], counts: Counter[str]) -> None:
     """Run a case for each of these seeds, in a directory of its own. A failure says by which seed it is run alone."""
     for case in cases:
         own = root / str(case)

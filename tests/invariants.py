@@ -56,13 +56,13 @@ OF_AN_EPOCH = (
     Invariant(
         "A task continues from the runs of the attempt that the last commit names, or reads its blocks back. So results do not depend on"
         " where or how often it runs.",
-        ("state.store:RunStore.get", "epoch.outcome:require_predecessor"),
+        ("state.store:RunStore.get", "epoch.next_checkpoint:require_predecessor"),
         ("test_crashes:test_workers_may_lose_their_runs_at_any_epoch", "test_crashes:test_a_task_that_is_run_twice_counts_once"),
     ),
     Invariant(
         "An epoch may start before the previous one is committed. It is committed only if it continued from the runs that the previous one"
         " committed.",
-        ("epoch.outcome:require_predecessor",),
+        ("epoch.next_checkpoint:require_predecessor",),
         ("test_crashes:test_an_epoch_that_was_begun_too_early_is_begun_again",),
     ),
     Invariant(
@@ -77,7 +77,7 @@ OF_AN_EPOCH = (
     ),
     Invariant(
         "No file is removed that one of the last commits names, or that an epoch in flight may read.",
-        ("epoch.janitor:Janitor.clean", "epoch.janitor:Janitor.sweep"),
+        ("epoch.garbage:GarbageCollector.clean", "epoch.garbage:GarbageCollector.sweep"),
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
@@ -116,7 +116,7 @@ OF_A_PLAN = (
     ),
     Invariant(
         "The commit of a plan's first epoch is the switch: before it the join runs under the old plan, after it under the new one.",
-        ("epoch.outcome:checkpoint_after",),
+        ("epoch.next_checkpoint:checkpoint_after",),
         ("test_replan:test_any_sequence_of_plans_leaves_the_result_as_it_is",),
     ),
     Invariant(

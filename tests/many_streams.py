@@ -27,7 +27,7 @@ import pytest
 
 from harness import SECOND, START, Arrived, Input, join_of, micros, on_time
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.sequences import Flowing, Way, Ways
+from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans
 from streamjoin.language.graph import JoinGraph
 from streamjoin.scheme.models import INTERCHANGEABLE
 
@@ -379,18 +379,18 @@ def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[
     """Has each epoch's new tuples meet the other streams in any order that finds the results, step by step in any way, and fetch or not
     what the output reads. ``counts`` is told how often a step was done in each way."""
 
-    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
-        ways = tuple(any_way(graph, head, rng) for head in range(len(graph.streams)))
-        counts.update(way.distribution(1 + step) for way in ways for step in range(len(ways) - 2))
-        return ways
+    def choose(graph: JoinGraph, known: Flowing, current: PathPlans = ()) -> PathPlans:
+        path_plans = tuple(any_way(graph, head, rng) for head in range(len(graph.streams)))
+        counts.update(path_plan.distribution(1 + step) for path_plan in path_plans for step in range(len(path_plans) - 2))
+        return path_plans
 
     patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
     patch.setattr("streamjoin.epoch.flowing.choose", choose)
 
 
-def any_way(graph: JoinGraph, head: int, rng: random.Random) -> Way:
+def any_way(graph: JoinGraph, head: int, rng: random.Random) -> PathPlan:
     distributions = tuple(rng.choice(list(Distribution)) for _ in range(len(graph.streams) - 2))
-    return Way(rng.choice(list(graph.orders(head))), rng.random() < 0.5, distributions)
+    return PathPlan(rng.choice(list(graph.orders(head))), rng.random() < 0.5, distributions)
 
 
 SHAPES = ("star", "chain", "cycle", "complete", "tree and edges")

@@ -40,6 +40,8 @@ PATHS = {
 }
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/streamjoins.streamjoin.dev"
 STREAMJOINS = "/apis/streamjoin.dev/v1beta1/namespaces/{}/streamjoins"
+
+
 def operator_rules() -> list[Object]:
     """What the chart gives the operator in a namespace that it watches: tests run it with these rights and no others."""
     roles = of_kind(rendered({"watch": {"namespaces": ["watched"]}}), "Role")

@@ -68,9 +68,7 @@ class SteppedCluster:
         Pointed.drivers[self.namespace] = driver_url or cluster.driver.url
         self._given = drivers
         allowed = ("http://127.0.0.1:1",)
-        self._settings = Pointed(
-            watch_namespaces=(self.namespace,), engine_image="engine:1", prometheus_allowed_urls=allowed, **settings
-        )
+        self._settings = Pointed(watch_namespaces=(self.namespace,), engine_image="engine:1", prometheus_allowed_urls=allowed, **settings)
         self._loop = asyncio.new_event_loop()
         self._run(self._open())
 

@@ -74,7 +74,7 @@ def typed_rows(count: int) -> list[dict[str, Any]]:
         "big": -(2**63),
         "real": -1.5,
         "double": float("-inf"),
-        "text": "it's \"é\" / 100 %\n",
+        "text": 'it\'s "é" / 100 %\n',
         "bytes": b"\x00\xff",
         "day": dt.date(1901, 2, 3),
         "instant": dt.datetime(1931, 1, 1, 1, 2, 3, 4, tzinfo=dt.UTC),

@@ -204,9 +204,7 @@ def test_logical_types() -> None:
     fields["number"] = (logical("long", "no-such-type"), pa.int64(), [1, 2, 3, 4], [1, 2, 3, 4])
     schema = record_of(*((name, kind) for name, (kind, *_) in fields.items()))
     records = [{name: given[row] for name, (_, _, given, _) in fields.items()} for row in range(4)]
-    found, problems = read(
-        reader_of(schema, *((name, arrow) for name, (_, arrow, _, _) in fields.items())), encoded(schema, records)
-    )
+    found, problems = read(reader_of(schema, *((name, arrow) for name, (_, arrow, _, _) in fields.items())), encoded(schema, records))
     assert not problems
     assert found == [{name: wanted[row] for name, (*_, wanted) in fields.items()} for row in range(4)]
 

@@ -219,15 +219,13 @@ CASES = [
         "a tab",
         "  suspend: false\n",
         "\tsuspend: false\n",
-        "the file is not YAML: while scanning for the next token, found character '\\t' that cannot start any token; "
-        "indent with spaces",
+        "the file is not YAML: while scanning for the next token, found character '\\t' that cannot start any token; indent with spaces",
     ),
     bad(
         "a YAML tag",
         "expectedRate: 100",
         "expectedRate: !!float 100",
-        'spec.streams[0].expectedRate: "100" has the YAML tag tag:yaml.org,2002:float, which a manifest does not need; '
-        "remove it",
+        'spec.streams[0].expectedRate: "100" has the YAML tag tag:yaml.org,2002:float, which a manifest does not need; remove it',
         'spec.streams[0].expectedRate: "100" must be a number; remove the quotes',
     ),
     # Metadata.
@@ -235,8 +233,7 @@ CASES = [
         "a name in capitals",
         "name: good",
         "name: Good",
-        'metadata.name: "Good" is not a name for a resource; use lower-case letters, digits and, inside, -; '
-        "at most 63 characters",
+        'metadata.name: "Good" is not a name for a resource; use lower-case letters, digits and, inside, -; at most 63 characters',
     ),
     bad(
         "no name",
@@ -268,26 +265,22 @@ CASES = [
         "another case",
         "eventTime: at",
         "eventtime: at",
-        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
-        "or use rows or unbounded",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use rows or unbounded",
         'spec.streams[0].eventtime: "at" is given to a field that does not exist; did you mean eventTime?',
-        'spec.streams[0].watermark: "10s" needs spec.streams[0].eventTime; name the column of event times there, '
-        "or remove watermark",
+        'spec.streams[0].watermark: "10s" needs spec.streams[0].eventTime; name the column of event times there, or remove watermark',
     ),
     bad(
         "a bound on event times without them",
         "eventTime: at\n      watermark: 10s",
         "maxAhead: 1h",
-        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
-        "or use rows or unbounded",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use rows or unbounded",
         'spec.streams[0].maxAhead: "1h" needs spec.streams[0].eventTime; name the column of event times there, or remove maxAhead',
     ),
     bad(
         "a bound on silence without event times",
         "eventTime: at\n      watermark: 10s",
         "idleTimeout: 1m",
-        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
-        "or use rows or unbounded",
+        "spec.streams[0].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use rows or unbounded",
         'spec.streams[0].idleTimeout: "1m" needs spec.streams[0].eventTime; name the column of event times there, or remove idleTimeout',
     ),
     bad(
@@ -372,7 +365,7 @@ CASES = [
         "a label by a name that none can have",
         "suspend: false",
         "metrics: {podMonitor: {labels: {no label: a}}}",
-        "spec.metrics.podMonitor.labels: {\"no label\": \"a\"} has 'no label', which is no name of a label; "
+        'spec.metrics.podMonitor.labels: {"no label": "a"} has \'no label\', which is no name of a label; '
         "write one as release or example.com/team",
     ),
     bad("yes for truth", "suspend: false", "suspend: yes", 'spec.suspend: "yes" must be true or false'),
@@ -411,8 +404,7 @@ CASES = [
         "a required field that is null",
         "path: in/orders",
         "path: null",
-        "spec.streams[0].source.files.path: is missing; give the directory, as a local path or a URL "
-        "(file, s3, gs, abfss, az)",
+        "spec.streams[0].source.files.path: is missing; give the directory, as a local path or a URL (file, s3, gs, abfss, az)",
     ),
     # Choices and bounds.
     bad(
@@ -601,8 +593,7 @@ CASES = [
         "cpu in words",
         'cpu: "1"',
         "cpu: one",
-        'spec.workers.resources.cpu: "one" is not an amount of CPU; write cores, such as "1", or thousandths of one, '
-        "such as 500m",
+        'spec.workers.resources.cpu: "one" is not an amount of CPU; write cores, such as "1", or thousandths of one, such as 500m',
     ),
     # How many.
     bad(
@@ -683,8 +674,7 @@ CASES = [
         "an unknown type",
         "amount DOUBLE",
         "amount DUBBLE",
-        'spec.streams[0].schema: "id BIGINT, amount DUBBLE, currency STRING, at TIMESTAMP" is refused: '
-        f"unknown type DUBBLE; {KINDS}",
+        f'spec.streams[0].schema: "id BIGINT, amount DUBBLE, currency STRING, at TIMESTAMP" is refused: unknown type DUBBLE; {KINDS}',
     ),
     bad(
         "a column of a name that queries give the engine's own",
@@ -731,16 +721,14 @@ CASES = [
         "a window of time without event times",
         "      eventTime: paid\n",
         "",
-        "spec.streams[1].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, "
-        "or use rows or unbounded",
+        "spec.streams[1].eventTime: is missing, and spec.joins[0].window is one of time; name a TIMESTAMP column, or use rows or unbounded",
         f"{GENERATED}.paid: is missing; say how to fill the column paid (TIMESTAMP)",
     ),
     bad(
         "a selection of columns of the other stream",
         '"amount > 0"',
         '"payments.amount > 0"',
-        'spec.streams[0].where: "payments.amount > 0" is refused: unknown stream payments '
-        "in payments.amount; the streams are orders",
+        'spec.streams[0].where: "payments.amount > 0" is refused: unknown stream payments in payments.amount; the streams are orders',
     ),
     bad(
         "a selection that is no condition",
@@ -869,7 +857,7 @@ CASES = [
         "an option that is a function",
         "files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}",
         'kafka: {bootstrapServers: "b:9092", topic: orders, options: {error_cb: x}}',
-        'spec.streams[0].source.kafka.options.error_cb: is a function of a program, which a manifest cannot give; remove it',
+        "spec.streams[0].source.kafka.options.error_cb: is a function of a program, which a manifest cannot give; remove it",
     ),
     bad(
         "an option that is no setting",
@@ -1001,22 +989,19 @@ CASES = [
         "a file URL with a host",
         "path: in/orders",
         'path: "file://in/orders"',
-        'spec.streams[0].source.files.path: "file://in/orders" names the host in; a file:// URL has none: '
-        "write file:///orders",
+        'spec.streams[0].source.files.path: "file://in/orders" names the host in; a file:// URL has none: write file:///orders',
     ),
     bad(
         "a path from the home directory",
         "path: in/orders",
         "path: ~/orders",
-        'spec.streams[0].source.files.path: "~/orders" begins with ~, which only a shell expands; '
-        "write the directory's full path",
+        'spec.streams[0].source.files.path: "~/orders" begins with ~, which only a shell expands; write the directory\'s full path',
     ),
     bad(
         "a pattern with a directory",
         "maxFilesPerEpoch: 16",
         'pattern: "2026/*.csv"',
-        'spec.streams[0].source.files.pattern: "2026/*.csv" has a /, and is compared with file names alone; '
-        "put the directory into path",
+        'spec.streams[0].source.files.pattern: "2026/*.csv" has a /, and is compared with file names alone; put the directory into path',
     ),
     bad(
         "a header in Parquet",
@@ -1028,8 +1013,7 @@ CASES = [
         "waiting for lines of Parquet",
         "format: csv",
         "format: parquet, settle: 1m",
-        'spec.streams[0].source.files.settle: "1m" has no meaning with format parquet; remove it '
-        "(it belongs to json and csv)",
+        'spec.streams[0].source.files.settle: "1m" has no meaning with format parquet; remove it (it belongs to json and csv)',
     ),
     bad(
         "quotes as the delimiter",
@@ -1307,7 +1291,7 @@ CASES = [
         "source: {join: settle}",
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
-        'spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, postgres, kafka or console',
+        "spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, postgres, kafka or console",
         good=CHAIN,
     ),
     bad(
@@ -1384,7 +1368,7 @@ CASES = [
         "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
         "  scheme:",
         'spec.joins[2].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
-        ' own and read its results as a stream (source.join)',
+        " own and read its results as a stream (source.join)",
     ),
     bad_of_three(
         "rows of two streams beside rows of three",
@@ -1410,7 +1394,7 @@ CASES = [
         "    - name: delivered\n",
         "    - name: delivered\n      type: left\n",
         'spec.joins[0].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
-        ' own and read its results as a stream (source.join)',
+        " own and read its results as a stream (source.join)",
     ),
     bad_of_three(
         "a window before and after",
@@ -1543,15 +1527,13 @@ CASES = [
         "an output expression without a name",
         '"payments.id AS payment_id"',
         '"payments.id + 1"',
-        'spec.joins[0].output.select[1]: "payments.id + 1" is refused: '
-        "'payments.id + 1' has no name; write payments.id + 1 AS name",
+        "spec.joins[0].output.select[1]: \"payments.id + 1\" is refused: 'payments.id + 1' has no name; write payments.id + 1 AS name",
     ),
     bad(
         "an output column that is ambiguous",
         '"payments.id AS payment_id"',
         '"currency"',
-        'spec.joins[0].output.select[1]: "currency" is refused: column currency is ambiguous; '
-        "write orders.currency or payments.currency",
+        'spec.joins[0].output.select[1]: "currency" is refused: column currency is ambiguous; write orders.currency or payments.currency',
     ),
     bad(
         "an output where with an unknown column",
@@ -1609,13 +1591,13 @@ CASES = [
         "snapshots that never end",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {key: order_id}",
-        'spec.joins[0].output.snapshots: does not say when a snapshot ends; give every, or size, or both, or punctuation: true',
+        "spec.joins[0].output.snapshots: does not say when a snapshot ends; give every, or size, or both, or punctuation: true",
     ),
     bad(
         "a delay of snapshots without a size",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, maxDelay: 2}",
-        'spec.joins[0].output.snapshots.maxDelay: 2 needs size too; give it, or remove maxDelay',
+        "spec.joins[0].output.snapshots.maxDelay: 2 needs size too; give it, or remove maxDelay",
     ),
     bad(
         "a key of snapshots that is none",
@@ -1633,7 +1615,7 @@ CASES = [
         "a column that snapshots have themselves",
         'select: ["orders.id AS order_id", "payments.id AS payment_id"]',
         'select: ["orders.id AS _row", "payments.id AS payment_id"]\n        snapshots: {every: 10s}',
-        "spec.joins[0].output.select: \"_row\" is a column of snapshots themselves; name the output's column otherwise, with AS in"
+        'spec.joins[0].output.select: "_row" is a column of snapshots themselves; name the output\'s column otherwise, with AS in'
         " output.select",
     ),
     bad(
@@ -1658,15 +1640,13 @@ CASES = [
         "an option that Cassandra does not have",
         SINK,
         stored_in("{cassandra: {hosts: c, keyspace: k, options: {user: me}}}"),
-        f'{STORE}.cassandra.options.user: "me" is not an option of a store of Cassandra;'
-        " they are username, password and ssl.ca.location",
+        f'{STORE}.cassandra.options.user: "me" is not an option of a store of Cassandra; they are username, password and ssl.ca.location',
     ),
     bad(
         "a password of a store in a file that is nowhere",
         SINK,
         stored_in("{postgres: {host: db, database: d, options: {password: file:secret}}}"),
-        f'{STORE}.postgres.options.password: is not an absolute path, and workers have working directories of their own;'
-        ' write file:/path',
+        f"{STORE}.postgres.options.password: is not an absolute path, and workers have working directories of their own; write file:/path",
     ),
     bad(
         "snapshots that end by punctuations that no stream has",
@@ -1687,7 +1667,7 @@ CASES = [
         "an option that would lose results",
         "sink: {files: {path: out/matches, format: parquet}}",
         'sink: {kafka: {bootstrapServers: "b:9092", topic: matches, options: {acks: 1}}}',
-        'spec.joins[0].output.sink.kafka.options.acks: 1 is set by the engine, so that each result arrives; remove it',
+        "spec.joins[0].output.sink.kafka.options.acks: 1 is set by the engine, so that each result arrives; remove it",
     ),
     bad(
         "a slip in the kind of sink",
@@ -1802,8 +1782,7 @@ CASES = [
         "a table of PostgreSQL without a key",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {postgres: {host: h, database: d, table: t, key: []}}",
-        "spec.joins[0].output.sink.postgres.key: [] must have at least 1 entry; give the output's columns that identify a"
-        " result",
+        "spec.joins[0].output.sink.postgres.key: [] must have at least 1 entry; give the output's columns that identify a result",
     ),
     # Numbers in order.
     bad("more at least than at most", "min: 2", "min: 7", "spec.workers.min: 7 must be at most max (6)"),
@@ -1923,8 +1902,7 @@ CASES = [
         "a checkpoint around the sink",
         "location: out/state",
         "location: out",
-        'spec.checkpoint.location: "out" holds spec.joins[0].output.sink.files.path (out/matches); '
-        "give each a directory of its own",
+        'spec.checkpoint.location: "out" holds spec.joins[0].output.sink.files.path (out/matches); give each a directory of its own',
     ),
     bad(
         "dead letters among the results",

@@ -44,9 +44,7 @@ def bytes_of(statistics: Statistics) -> Statistics:
     return statistics.weighed((WIDE, NARROW))
 
 
-def planned(
-    statistics: Statistics, workers: int, capacity: Capacity, model: str = "square", *, current: Plan | None = None
-) -> Planned:
+def planned(statistics: Statistics, workers: int, capacity: Capacity, model: str = "square", *, current: Plan | None = None) -> Planned:
     return make_plan(current, statistics, ALL, model=model, workers=workers, capacity=capacity, tau1=0.5, minimum=1, maximum=64)
 
 

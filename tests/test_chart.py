@@ -379,7 +379,7 @@ def test_who_installs_for_all_of_the_cluster_is_told_of_the_other_way(cluster: A
         call = ("install", "noted", str(CHART), "--namespace", "operators", "--dry-run=server", *flags)
         return cluster.helm(*call).stdout.partition("NOTES:")[2]
 
-    assert "--set \"watch.namespaces={team-a,team-b}\"" in notes()
+    assert '--set "watch.namespaces={team-a,team-b}"' in notes()
     assert "looks after all namespaces" in notes()
     assert "Recommended" not in notes("--set", "watch.namespaces={team-a}")
     assert "looks after team-a." in notes("--set", "watch.namespaces={team-a}")

@@ -14,7 +14,7 @@ import pytest
 from harness import SECOND, driver_for, make_job, oracle, output_of
 from streamjoin import __version__
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.sequences import Flowing, Way
+from streamjoin.elastic.path_plans import Flowing, PathPlan
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.checkpoint import Checkpoint, PlanState
 from streamjoin.state.log import END, FORMAT, read_latest
@@ -96,7 +96,7 @@ def test_another_format_is_refused_and_the_checkpoint_stays_as_it_is(
 
 def test_how_streams_meet_is_read_as_it_was_written() -> None:
     lookup, semi = (Distribution.LOOKUP,), (Distribution.SEMI_JOIN,)
-    ways = (Way((1, 2), fetches=True), Way((0, 2), distributions=lookup), Way((1, 0), distributions=semi))
+    ways = (PathPlan((1, 2), fetches=True), PathPlan((0, 2), distributions=lookup), PathPlan((1, 0), distributions=semi))
     assert Checkpoint.decode(Checkpoint(plan=PlanState(ways=ways)).encode()).plan.ways == ways
     known = Flowing([1.0], [2.0], [3.0], [4.0], [], [])
     assert Flowing.from_json(json.loads(json.dumps(known.to_json()))) == known

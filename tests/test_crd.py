@@ -112,7 +112,7 @@ LABELLED = "\n  metrics: {podMonitor: {labels: {release: a b}}}"
 
 ACCEPTED = [
     accepted("the good one"),
-    accepted("quotes in a condition may hold dots", (CONDITION, 'condition: "orders.currency = \'x.y\' AND orders.id < payments.id"')),
+    accepted("quotes in a condition may hold dots", (CONDITION, "condition: \"orders.currency = 'x.y' AND orders.id < payments.id\"")),
     accepted("case does not count in a condition", (CONDITION, 'condition: "ORDERS.id = Payments.id"')),
     accepted("a budget", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 99.95%, over: 30d}")),
     accepted("a budget of little", ("tau2: 0.8", "tau2: 0.8, budget: {completeness: 0.5 %}")),
@@ -165,7 +165,7 @@ ACCEPTED = [
     accepted("tau1", ("tau0: 0.2, tau2: 0.8", "tau0: 0.2, tau1: 0.5, tau2: 0.8, tau3: 1")),
     accepted("a floor", ("max: 6", "max: 6, floor: 4")),
     accepted("no floor above min, as a scale of 0 or 1 says it", ("max: 6", "max: 6, floor: 0")),
-    accepted("labels of a PodMonitor", (CHECKPOINT, CHECKPOINT + "\n  metrics: {podMonitor: {labels: {release: a, b.c/d: \"\"}}}")),
+    accepted("labels of a PodMonitor", (CHECKPOINT, CHECKPOINT + '\n  metrics: {podMonitor: {labels: {release: a, b.c/d: ""}}}')),
     accepted("one worker and no more", ("min: 2, max: 6", "min: 1, max: 1")),
     accepted("each of two streams", (WINDOW, "window: {each: {payments: 1m, orders: 0s}}")),
     accepted("three streams", good=THREE),
@@ -386,9 +386,7 @@ REFUSED = [
     refused("units out of order", WINDOW, "window: {within: 1s1m}", "spec.joins[0].window.within", "should match"),
     refused("no duration", WINDOW, 'window: {within: ""}', "spec.joins[0].window.within", "at least 1 char"),
     refused("a window of centuries", WINDOW, "window: {within: 36500d1s}", "spec.joins[0].window.within", "at most 36500d"),
-    refused(
-        "a slide with rows", WINDOW, "window: {rows: 5, slide: 1s}", "spec.joins[0].window.slide", "has no meaning with rows"
-    ),
+    refused("a slide with rows", WINDOW, "window: {rows: 5, slide: 1s}", "spec.joins[0].window.slide", "has no meaning with rows"),
     refused(
         "a slide longer than the window",
         WINDOW,
@@ -822,7 +820,12 @@ STATUS: Object = {
         "spent": "3.125000",
         "avoided": "0.750000",
     },
-    "queries": {"replicas": 2, "ready": 1, "url": "http://sj-one-queries.default.svc:8080/v1/query", "flight": "grpc://sj-one-queries.default.svc:8081"},
+    "queries": {
+        "replicas": 2,
+        "ready": 1,
+        "url": "http://sj-one-queries.default.svc:8080/v1/query",
+        "flight": "grpc://sj-one-queries.default.svc:8081",
+    },
     "memory": "2 Gi: 1 Gi of tuples and 1 Gi of Java",
     "image": "streamjoin-engine:1",
     "lastCommit": "2026-01-01T00:00:00Z",

@@ -36,7 +36,15 @@ from streamjoin.manifest.validate import load
 
 SETTINGS = Settings(
     policy=Policy.THRESHOLDS,
-    tau0=0.2, tau1=0.4, tau2=0.8, tau3=0.9, scale_up_after=120, scale_down_after=600, min_workers=1, max_workers=16, capacity_tuples=1000
+    tau0=0.2,
+    tau1=0.4,
+    tau2=0.8,
+    tau3=0.9,
+    scale_up_after=120,
+    scale_down_after=600,
+    min_workers=1,
+    max_workers=16,
+    capacity_tuples=1000,
 )
 EVERY = 60
 """Seconds between two samples of a story."""
@@ -618,9 +626,7 @@ def play(steps: list[tuple[str, Any]], settings: Settings) -> Iterator[tuple[Dec
         if kind == "sample":
             now += what["seconds"]
             tau = what["tau"]
-            last = sample(
-                now, tau, workers=core.workers, generation=core.generation + what["generation"], **what["changes"]
-            )
+            last = sample(now, tau, workers=core.workers, generation=core.generation + what["generation"], **what["changes"])
             core.handle(last)
         else:
             event: Any = {

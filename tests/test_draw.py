@@ -11,7 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from streamjoin.api.floors import Floor, floors_of, statistics_of
+from streamjoin.api.key_spaces import KeySpace, key_spaces_of, statistics_of
 from streamjoin.cli import wording
 from streamjoin.cli.draw import draw, render_change, render_scheme
 from streamjoin.elastic.plan import Plan
@@ -32,8 +32,8 @@ BAND = MainPredicate(MainKind.RANGE, (KEY, KEY), -50, 50, text="abs(l.k - r.k) <
 ALL = MainPredicate(MainKind.ALL)
 
 
-def band(statistics: Statistics) -> list[Floor]:
-    return [Floor.alone(BAND, statistics)]
+def band(statistics: Statistics) -> list[KeySpace]:
+    return [KeySpace.alone(BAND, statistics)]
 
 
 def known(left: float = 3000, right: float = 2000) -> Statistics:
@@ -62,7 +62,7 @@ def pixels(png: bytes) -> np.ndarray:
 )
 def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, main: MainPredicate, statistics: Statistics) -> None:
     scheme = plan_for_tasks("adsp", statistics, main, tasks)
-    found = texts(render_scheme("svg", scheme, statistics, [Floor.alone(main, statistics)]))
+    found = texts(render_scheme("svg", scheme, statistics, [KeySpace.alone(main, statistics)]))
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
 
@@ -71,7 +71,7 @@ def test_every_task_has_its_number_in_the_matrix_and_beside_its_bar(tasks: int, 
 @pytest.mark.parametrize("main", [BAND, ALL])
 def test_every_model_is_drawn(model: str, main: MainPredicate) -> None:
     scheme = plan_for_tasks(model, known(), main, 5)
-    found = texts(render_scheme("svg", scheme, known(), [Floor.alone(main, known())]))
+    found = texts(render_scheme("svg", scheme, known(), [KeySpace.alone(main, known())]))
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
 
@@ -80,7 +80,7 @@ def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() ->
     first = Plan.initial(plan_for_tasks("square", known(1000, 0), ALL, 4))
     plan = follow(first, plan_for_tasks("square", known(1000, 0), ALL, 5), known(1000, 0), ALL).plan
     assert any(area.units[LEFT].gaps for area in plan.scheme.areas)
-    picture = render_change("svg", first.scheme, plan, known(1000, 0), [Floor.alone(ALL, known(1000, 0))])
+    picture = render_change("svg", first.scheme, plan, known(1000, 0), [KeySpace.alone(ALL, known(1000, 0))])
     found = texts(picture)
     assert "left ⋈ right by square: 4 tasks" in found
     assert "left ⋈ right by square: 5 tasks" in found
@@ -92,7 +92,7 @@ def test_a_change_is_drawn_as_both_schemes_and_who_goes_on_keeps_the_colour() ->
 def test_the_title_says_what_is_joined_how_and_by_how_many() -> None:
     statistics = known()
     scheme = plan_for_tasks("adsp", statistics, BAND, 4)
-    found = texts(render_scheme("svg", scheme, statistics, [Floor.alone(BAND, statistics, ("orders", "payments"))], Capacity(2000)))
+    found = texts(render_scheme("svg", scheme, statistics, [KeySpace.alone(BAND, statistics, ("orders", "payments"))], Capacity(2000)))
     assert "orders ⋈ payments by adsp: 4 tasks" in found
     assert any("abs(l.k - r.k) &lt;= 50" in text and scheme.summary.replace("<", "&lt;").replace(">", "&gt;") in text for text in found)
     assert {"largest", "mean (dashed)", "capacity", "2,000"} <= set(found)
@@ -143,14 +143,14 @@ def test_three_streams_have_a_matrix_for_each_part_of_the_condition_that_finds_r
     schemas = {name: parse_schema("id BIGINT, k INT") for name in ("orders", "payments", "shipments")}
     layout = Layout.of_graph(join_graph("orders.id = payments.id AND abs(payments.k - shipments.k) <= 50", schemas))
     of_band = known().sides
-    floors = floors_of(layout, tuple(schemas), (SideStatistics(3000), SideStatistics(3000), *of_band))
-    statistics = statistics_of(floors)
+    key_spaces = key_spaces_of(layout, tuple(schemas), (SideStatistics(3000), SideStatistics(3000), *of_band))
+    statistics = statistics_of(key_spaces)
     scheme = plan_for_tasks(model, statistics, layout.main, 5)
-    found = texts(render_scheme("svg", scheme, statistics, floors, Capacity(4000)))
+    found = texts(render_scheme("svg", scheme, statistics, key_spaces, Capacity(4000)))
     assert f"orders ⋈ payments ⋈ shipments by {model}: {wording.plural(scheme.tasks, 'task')}" in found
     assert {"orders.id = payments.id", "abs(payments.k - shipments.k) &lt;= 50"} <= set(found)
     assert "shipments by k: 2,000 tuples, keys, to the scale of their tuples" in found
     for task in range(scheme.tasks):
         assert found.count(str(task)) >= 2, (task, found)
-    change = render_change("svg", scheme, Plan.initial(scheme), statistics, floors)
+    change = render_change("svg", scheme, Plan.initial(scheme), statistics, key_spaces)
     assert len(re.findall("orders.id = payments.id", change.decode())) == 2

@@ -296,7 +296,7 @@ def test_what_is_no_select_of_one_join_cannot_be_followed_at_a_server(sql: str) 
 
 
 def test_events_are_parsed_whatever_pieces_they_come_in() -> None:
-    sent = "id: 3\n\n:\n\nid: 4.17\ndata: {\"a\":\"é\"}\ndata: {}\n\nevent: end\ndata: {}\n\nid: 5\ndata: cut sh".encode()
+    sent = 'id: 3\n\n:\n\nid: 4.17\ndata: {"a":"é"}\ndata: {}\n\nevent: end\ndata: {}\n\nid: 5\ndata: cut sh'.encode()
     wanted = [Event(id="3"), Event(id="4.17", data='{"a":"é"}\n{}'), Event(kind="end", data="{}")]
     for size in (1, 2, 7, len(sent)):
         assert list(parsed(iter([sent[at : at + size] for at in range(0, len(sent), size)]))) == wanted

@@ -80,8 +80,8 @@ def drawn_plan(seed: int, root: Path) -> tuple[list[str], str, JoinPlan]:
     joins = [join_of(root, on=text, window={"unbounded": True}, output=output)]
     job = make_job(root, streams=streams, joins=joins, model="square", workers=2)
     job = job.lying(rng.choice(job.layouts))
-    ways = {placed.join: tuple(any_way(placed.graph, head, rng) for head in range(len(names))) for placed in job.multiway}
-    return names, text, join_plan(job, 2, ways)
+    path_plans = {placed.join: tuple(any_way(placed.graph, head, rng) for head in range(len(names))) for placed in job.multiway}
+    return names, text, join_plan(job, 2, path_plans)
 
 
 def database(rng: random.Random, names: list[str]) -> duckdb.DuckDBPyConnection:

@@ -249,12 +249,7 @@ def test_a_window_counts_in_whole_numbers_to_the_ends_of_int64(before: int, afte
         return Run.of(sort_run(pa.RecordBatch.from_pydict(columns)))
 
     left, right = moments(), moments()
-    wanted = Counter(
-        (i, j)
-        for i, first in enumerate(left)
-        for j, second in enumerate(right)
-        if inside(first, second)
-    )
+    wanted = Counter((i, j) for i, first in enumerate(left) for j, second in enumerate(right) if inside(first, second))
     assert pairs_of(list(joiner(window=window).join(run(left), run(right)))) == wanted
     for side, (probe, held) in enumerate([(left, right), (right, left)]):
         earliest, latest, _ = between(window, run(probe), run(held), side, slice(None))

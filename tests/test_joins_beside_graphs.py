@@ -43,7 +43,7 @@ from many_streams import (
     written,
 )
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.language.stack import MOST_FLOORS
+from streamjoin.language.composite_key import MOST_KEY_SPACES
 from streamjoin.manifest import ManifestError
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError
@@ -180,8 +180,8 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
         try:
             job = make_job(root, **resource.options(root, rng.choice(["adsp", *INTERCHANGEABLE])))
         except ManifestError as error:
-            if f"{MOST_FLOORS} are the most" in str(error):
-                counts["too many floors"] += 1
+            if f"{MOST_KEY_SPACES} are the most" in str(error):
+                counts["too many key spaces"] += 1
                 return
             job = make_job(root, **resource.options(root, "adsp"))
         faults = rng.random() < 0.6
@@ -199,7 +199,7 @@ def test_joins_over_some_of_the_streams_give_each_what_it_gives_alone(part: int,
     counts: Counter[str] = Counter()
     run_cases(range(part, CASES, PARTS) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
     if SEED is None and CASES >= 100:
-        assert counts["too many floors"] < CASES / PARTS / 4, counts
+        assert counts["too many key spaces"] < CASES / PARTS / 4, counts
         assert min(counts[each] for each in ("2 streams", "3 streams", "4 streams", "left", "anti")) > 0, counts
         assert counts["results"] > 1_000, counts
         assert min(counts["plans"], counts["switches"], counts["failed epochs"]) > 0, counts
@@ -231,7 +231,7 @@ def run_changing_case(seed: int, root: Path, counts: Counter[str]) -> None:
         try:
             job = make_job(root, **resource.options(root, "adsp", chosen))
         except ManifestError as error:
-            if f"{MOST_FLOORS} are the most" not in str(error):
+            if f"{MOST_KEY_SPACES} are the most" not in str(error):
                 raise
             return
         try:
@@ -239,7 +239,7 @@ def run_changing_case(seed: int, root: Path, counts: Counter[str]) -> None:
         except CheckpointMismatch as error:
             if "kinds of keys" not in str(error):
                 raise
-            counts["too many floors"] += 1
+            counts["too many key spaces"] += 1
             return
         for part in chosen:
             if part.name in before:

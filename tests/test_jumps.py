@@ -1,4 +1,4 @@
-"""Jumps of the input rates: earlier ones say whether the next one is believed with its first sample."""
+"""RateShifts of the input rates: earlier ones say whether the next one is believed with its first sample."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ from hypothesis import strategies as st
 
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Kind, Reason
-from streamjoin.elastic.jumps import MOST_JUMPS, Jumps
-from streamjoin.elastic.outlook import Outlook
+from streamjoin.elastic.rate_shifts import MOST_JUMPS, RateShifts
+from streamjoin.elastic.state_forecast import StateForecast
 from streamjoin.simulation.traffic import generate
 from test_outlook import SETTINGS, Story, rate_for
 
 LASTING = 75.0
 
 
-def fed(*rates: float, jumps: Jumps | None = None, begin: float = 0.0) -> Jumps:
+def fed(*rates: float, rate_shifts: RateShifts | None = None, begin: float = 0.0) -> RateShifts:
     """A sample every 15 s, of two equal streams that bring so much each; the average is 100."""
-    jumps = Jumps() if jumps is None else jumps
+    rate_shifts = RateShifts() if rate_shifts is None else rate_shifts
     for number, rate in enumerate(rates, start=1):
-        jumps.observe(begin + 15 * number, (rate, rate), (100.0, 100.0), LASTING)
-    return jumps
+        rate_shifts.observe(begin + 15 * number, (rate, rate), (100.0, 100.0), LASTING)
+    return rate_shifts
 
 
 class TestJumps:
     def test_a_burst_is_over_with_the_next_sample(self) -> None:
-        jumps = fed(100, 400)
-        assert jumps.since == 30
-        assert jumps.believed(30.0) is None
-        fed(100, jumps=jumps, begin=30)
-        assert (jumps.since, jumps.lasted) == (None, [False])
+        rate_shifts = fed(100, 400)
+        assert rate_shifts.since == 30
+        assert rate_shifts.believed(30.0) is None
+        fed(100, rate_shifts=rate_shifts, begin=30)
+        assert (rate_shifts.since, rate_shifts.lasted) == (None, [False])
 
     def test_a_jump_is_believed_with_its_second_sample_at_the_rates_since_it_began(self) -> None:
-        jumps = fed(100, 400, 420)
-        assert jumps.believed(45.0) == (410, 410)
+        rate_shifts = fed(100, 400, 420)
+        assert rate_shifts.believed(45.0) == (410, 410)
 
     def test_one_that_lasts_until_workers_are_there_has_lasted(self) -> None:
-        jumps = fed(100, 400, 400, 400, 400, 400, 400, 100)
-        assert (jumps.since, jumps.lasted) == (None, [True])
+        rate_shifts = fed(100, 400, 400, 400, 400, 400, 400, 100)
+        assert (rate_shifts.since, rate_shifts.lasted) == (None, [True])
 
     def test_one_that_ends_before_has_not(self) -> None:
         assert fed(100, 400, 400, 400, 400, 100).lasted == [False]
 
     def test_after_three_that_lasted_the_next_one_is_believed_at_once(self) -> None:
-        lasted = [fed(100, 400, jumps=Jumps(lasted=[True] * count)).is_believed_at_once for count in range(5)]
+        lasted = [fed(100, 400, rate_shifts=RateShifts(lasted=[True] * count)).is_believed_at_once for count in range(5)]
         assert lasted == [False, False, False, True, True]
 
     def test_one_burst_among_few_is_enough_to_wait_again(self) -> None:
-        assert not fed(100, 400, jumps=Jumps(lasted=[True, True, True, False])).is_believed_at_once
-        assert fed(100, 400, jumps=Jumps(lasted=[False] + [True] * 7)).is_believed_at_once
+        assert not fed(100, 400, rate_shifts=RateShifts(lasted=[True, True, True, False])).is_believed_at_once
+        assert fed(100, 400, rate_shifts=RateShifts(lasted=[False] + [True] * 7)).is_believed_at_once
 
     @pytest.mark.parametrize("kind", ["diurnal", "ramp", "ratio-shift"])
     def test_traffic_without_jumps_has_none(self, kind: str) -> None:
-        jumps, outlook = Jumps(), Outlook()
+        rate_shifts, state_forecast = RateShifts(), StateForecast()
         traffic = generate(kind, days=3, step_seconds=15, seed=1, rates=(1000, 1000))
         for number, (left, right) in enumerate(zip(*traffic.rates, strict=True)):
-            jumps.observe(15.0 * number, (left, right), outlook.rates, LASTING)
-            outlook.observe(15.0 * number, (1.0, 1.0), (left, right))
-            assert jumps.since is None
-        assert jumps.lasted == []
+            rate_shifts.observe(15.0 * number, (left, right), state_forecast.rates, LASTING)
+            state_forecast.observe(15.0 * number, (1.0, 1.0), (left, right))
+            assert rate_shifts.since is None
+        assert rate_shifts.lasted == []
 
     @hypothesis_settings(max_examples=100, deadline=None)
     @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
     def test_what_is_believed_has_come(self, rates: list[float]) -> None:
-        jumps = Jumps()
+        rate_shifts = RateShifts()
         for number, rate in enumerate(rates):
             at = 15.0 * number
-            jumps.observe(at, (rate, 2 * rate), (100.0, 200.0), LASTING)
-            found = jumps.believed(at)
+            rate_shifts.observe(at, (rate, 2 * rate), (100.0, 200.0), LASTING)
+            found = rate_shifts.believed(at)
             if found is not None:
-                assert jumps.since is not None
-                since = rates[round(jumps.since / 15) : number + 1]
+                assert rate_shifts.since is not None
+                since = rates[round(rate_shifts.since / 15) : number + 1]
                 assert min(since) * (1 - 1e-9) <= found[0] <= max(since) * (1 + 1e-9)
                 assert found[1] == pytest.approx(2 * found[0])
 
     def test_memory_is_bounded_and_survives_a_restart(self) -> None:
-        rng, jumps = random.Random(4), Jumps()
+        rng, rate_shifts = random.Random(4), RateShifts()
         for number in range(5000):
             rate = 100 * rng.choice([1, 1, 1, 5])
-            jumps.observe(15.0 * number, (rate, rate), (100.0, 100.0), LASTING)
-        assert len(jumps.lasted) == MOST_JUMPS
-        assert Jumps.from_json(json.loads(json.dumps(jumps.to_json()))) == jumps
+            rate_shifts.observe(15.0 * number, (rate, rate), (100.0, 100.0), LASTING)
+        assert len(rate_shifts.lasted) == MOST_JUMPS
+        assert RateShifts.from_json(json.loads(json.dumps(rate_shifts.to_json()))) == rate_shifts
 
 
 def rested(rushes: int) -> Story:
@@ -138,12 +138,12 @@ class TestPolicy:
         story = rested(3)
         story.run(15, rate_for(4, 2.4))
         again = DecisionCore.from_json(SETTINGS, json.loads(json.dumps(story.core.to_json())))
-        assert again.to_json()["jumps"]["lasted"] == [True] * 3
+        assert again.to_json()["rate_shifts"]["lasted"] == [True] * 3
 
     def test_after_a_long_gap_the_jump_of_before_is_forgotten(self) -> None:
         story = rested(0)
         story.run(15, rate_for(4, 2.4))
         story.now += 3600
         story.run(15, rate_for(4, 2.4))
-        jumps = story.core.to_json()["jumps"]
-        assert (jumps["since"], jumps["lasted"]) == (None, [])
+        rate_shifts = story.core.to_json()["rate_shifts"]
+        assert (rate_shifts["since"], rate_shifts["lasted"]) == (None, [])

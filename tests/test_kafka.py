@@ -386,9 +386,7 @@ def test_what_retention_took_is_an_error_or_a_counted_skip(broker: KafkaBroker, 
         list(source.reader.read(stale))
 
 
-def test_a_topic_that_is_another_one_is_refused(
-    broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_another_one_is_refused(broker: KafkaBroker, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamjoin.io.kafka_topics.BEHIND_SECONDS", 0.5)
     name = topic()
     produce(broker, name, rows(0, 5))

@@ -153,9 +153,7 @@ def test_a_plan_takes_as_many_requests_whatever_the_number_of_topics(topics: Top
     assert asked["list_topics"] == 0, "which topics there are is asked once an interval"
 
 
-def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_whose_end_is_not_known_for_a_moment_is_asked_for_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka may answer without an offset, and without an error, while the partition's leader comes back."""
     topics.make("back")
     topics.put("back", 0, 10)

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from streamjoin.language.composite_key import CompositeKey
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.layout import layouts
 from streamjoin.language.predicate import MainKind, MainPredicate
-from streamjoin.language.stack import Stack
 from streamjoin.language.window import Window, WindowKind, widest
 
 SCHEMA = parse_schema("k BIGINT, d DOUBLE, s STRING")
@@ -56,7 +56,7 @@ def test_joins_of_no_common_keys_have_each_pair_meet_and_find_theirs_by_indexes_
 
 
 @pytest.mark.parametrize(
-    ("texts", "floors", "lie_by"),
+    ("texts", "key_spaces", "lie_by"),
     [
         (("l.k < r.k", "l.d < r.d"), (0, 1), ["l.k < r.k", "l.d < r.d"]),
         (("l.k < r.k", "l.s = r.s", "l.k >= r.k + 4"), (0, 1, 0), ["(l.k < r.k) OR (l.k >= r.k + 4)", "l.s = r.s"]),
@@ -64,13 +64,17 @@ def test_joins_of_no_common_keys_have_each_pair_meet_and_find_theirs_by_indexes_
         (("l.k < r.k OR l.d < r.d", "l.k = r.k", "l.k < r.k OR l.s = r.s"), (0, 1, 0), ["all", "l.k = r.k"]),
     ],
 )
-def test_joins_of_no_common_keys_may_have_floors_of_their_own(texts: tuple[str, ...], floors: tuple[int, ...], lie_by: list[str]) -> None:
+def test_joins_of_no_common_keys_may_have_key_spaces_of_their_own(
+    texts: tuple[str, ...], key_spaces: tuple[int, ...], lie_by: list[str]
+) -> None:
     _, found = layouts(conditions(*texts))
-    assert isinstance(found.main, Stack)
-    assert tuple(placed.floor for placed in found.joins) == floors
-    assert [main.text or str(main.kind) for main in found.main.floors] == lie_by
-    assert [(place.side, place.floor) for place in found.places] == [(side, floor) for floor in range(len(lie_by)) for side in (0, 1)]
-    assert [placed.places for placed in found.joins] == [(2 * floor, 2 * floor + 1) for floor in floors]
+    assert isinstance(found.main, CompositeKey)
+    assert tuple(placed.key_space for placed in found.joins) == key_spaces
+    assert [main.text or str(main.kind) for main in found.main.key_spaces] == lie_by
+    assert [(place.side, place.key_space) for place in found.places] == [
+        (side, key_space) for key_space in range(len(lie_by)) for side in (0, 1)
+    ]
+    assert [placed.places for placed in found.joins] == [(2 * key_space, 2 * key_space + 1) for key_space in key_spaces]
     assert not any(found.indexes(join) for join in range(len(texts)))
 
 

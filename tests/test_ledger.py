@@ -59,9 +59,7 @@ def told(taus: list[float], settings: Settings = SETTINGS) -> tuple[DecisionCore
 
 
 def lines(ledger: Ledger) -> list[tuple[str, str, int, float, float]]:
-    return [
-        (record.decision.kind.value, record.decision.reason.value, record.count, record.first_at, record.last_at) for record in ledger
-    ]
+    return [(record.decision.kind.value, record.decision.reason.value, record.count, record.first_at, record.last_at) for record in ledger]
 
 
 def test_what_is_said_again_is_counted() -> None:
@@ -123,9 +121,7 @@ def test_the_ledger_is_bounded_keeps_actions_longest_and_survives() -> None:
         assert len(ledger) <= 40
         records = list(ledger)
         assert all(a.last_at <= b.first_at for a, b in pairwise(records))
-        assert all(
-            a.realised is not None or a.decision.signature != b.decision.signature for a, b in pairwise(records)
-        )
+        assert all(a.realised is not None or a.decision.signature != b.decision.signature for a, b in pairwise(records))
     assert ledger.forgotten > 0
     assert any(record.decision.kind is not Kind.HOLD for record in ledger)
     data = json.loads(json.dumps(ledger.to_json(), allow_nan=False))
@@ -252,9 +248,7 @@ def test_the_expected_loss_is_that_of_the_level_at_which_shedding_settles() -> N
 
 
 @given(st.integers(1, 1000), st.floats(0, 50), st.floats(0, 1), st.floats(0, 1e12), st.floats(0, 1e12), st.booleans())
-def test_bills_are_finite_and_fewer_bytes_are_cheaper(
-    workers: int, tau: float, part: float, one: float, other: float, sheds: bool
-) -> None:
+def test_bills_are_finite_and_fewer_bytes_are_cheaper(workers: int, tau: float, part: float, one: float, other: float, sheds: bool) -> None:
     settings = replace(SETTINGS, shedding_model="quadratic" if sheds else "off")
     few, many = (
         made(workers=workers, tau_max=tau, tau_mean=tau * part, moved_tuples=moved, rate=1e6, settings=settings, prices=Prices())

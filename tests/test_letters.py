@@ -41,7 +41,6 @@ PEAK_BYTES = 800 << 20
 """More than a run of any size takes."""
 
 
-
 @dataclass
 class Stream:
     """A stream's records in order, and what is to become of them."""

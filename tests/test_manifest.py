@@ -131,9 +131,7 @@ def test_all_problems_of_a_file_come_at_once_in_the_order_of_the_text() -> None:
 
 
 def test_a_problem_reads_field_value_remedy() -> None:
-    assert str(Problem("spec.scaling.tau1", 0.9, "must be below tau2 (0.8)")) == (
-        "spec.scaling.tau1: 0.9 must be below tau2 (0.8)"
-    )
+    assert str(Problem("spec.scaling.tau1", 0.9, "must be below tau2 (0.8)")) == ("spec.scaling.tau1: 0.9 must be below tau2 (0.8)")
     assert str(Problem("spec.window", None, "is missing; give it")) == "spec.window: is missing; give it"
     assert len(str(Problem("f", "x" * 1000, "is long; shorten it"))) < 100
 
@@ -153,9 +151,7 @@ def test_a_file_may_hold_several_manifests_and_other_resources() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "apiVersion: v1\nkind: Pod\n"])
 def test_a_file_without_a_manifest_says_so(text: str) -> None:
-    assert problems(text) == [
-        "the file holds no StreamJoin; begin it with apiVersion: streamjoin.dev/v1beta1 and kind: StreamJoin"
-    ]
+    assert problems(text) == ["the file holds no StreamJoin; begin it with apiVersion: streamjoin.dev/v1beta1 and kind: StreamJoin"]
 
 
 def test_a_document_that_is_no_mapping_says_so() -> None:
@@ -225,12 +221,12 @@ def test_what_may_not_be_meant_is_remarked_upon() -> None:
 
 
 def test_an_outer_join_that_sheds_or_never_lets_go_is_remarked_upon() -> None:
-    (document,) = parse(SMALL.replace('    - condition:', '    - type: left\n      condition:') + "  shedding: {model: linear}\n")
+    (document,) = parse(SMALL.replace("    - condition:", "    - type: left\n      condition:") + "  shedding: {model: linear}\n")
     assert [str(remark) for remark in document.remarks] == [
         "spec.joins[0].window.unbounded: never ends, so tuples without a match come only when the input has ended"
         " (streamjoin run --until-idle)",
         'spec.shedding.model: "linear" sheds tuples, and by spec.joins[0].type: left the matches of a shed tuple then come'
-        ' as tuples without a match',
+        " as tuples without a match",
     ]
 
 
@@ -411,9 +407,7 @@ def test_a_file_with_characters_lost_or_put_in_gets_an_answer(seed: int) -> None
         text = list(SMALL)
         for _ in range(random_.randrange(1, 5)):
             at = random_.randrange(len(text))
-            text[at : at + random_.randrange(4)] = random_.choice(
-                ["", " ", ":", "\n", "{", "]", '"', "&a ", "*a", "\t", "- ", "#"]
-            )
+            text[at : at + random_.randrange(4)] = random_.choice(["", " ", ":", "\n", "{", "]", '"', "&a ", "*a", "\t", "- ", "#"])
         for document in parse("".join(text)):
             assert document.problems or document.manifest is not None, "".join(text)
             assert all(problem.line is not None for problem in document.problems), "".join(text)
@@ -502,9 +496,7 @@ def test_durations(text: str, micros: int) -> None:
     assert Duration.parse(text).micros == micros
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "s", "-1s", "1 s", "1s ", "1S", "1e3s", ".5s", "1m1h", "1s1s", "0.1us", "１s"]
-)
+@pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1 s", "1s ", "1S", "1e3s", ".5s", "1m1h", "1s1s", "0.1us", "１s"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=";"):
         Duration.parse(text)
@@ -525,9 +517,7 @@ def test_what_is_no_amount_of_memory(text: str) -> None:
         Memory.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "millis", "cores"), [("1", 1000, 1), ("500m", 500, 1), ("2.5", 2500, 3), ("1500m", 1500, 2)]
-)
+@pytest.mark.parametrize(("text", "millis", "cores"), [("1", 1000, 1), ("500m", 500, 1), ("2.5", 2500, 3), ("1500m", 1500, 2)])
 def test_amounts_of_cpu(text: str, millis: int, cores: int) -> None:
     assert (Cpu.parse(text).millis, Cpu.parse(text).cores) == (millis, cores)
     assert Cpu.parse(str(Cpu(millis))).millis == millis
@@ -622,10 +612,7 @@ def test_a_manifest_written_out_is_the_same_manifest() -> None:
         manifest = load(path.read_text())
         again = load(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True, exclude_unset=True)))
         assert again == manifest
-        assert (
-            load(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True, exclude_none=True))).spec
-            == manifest.spec
-        )
+        assert load(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True, exclude_none=True))).spec == manifest.spec
 
 
 def test_what_the_api_server_fills_in_for_a_newer_version_is_left_out_with_a_remark() -> None:

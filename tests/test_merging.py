@@ -51,8 +51,10 @@ def test_rows_of_all_sequences_come_as_arrow_sorts_them(kind: str) -> None:
         sequences = [sequence(rng, kind, number) for number in range(rng.randrange(1, 6))]
         every = pa.concat_tables(sequences)
         found = [every.slice(0, 0), *merged([pieces(rng, rows) for rows in sequences], "key")]
-        assert pa.concat_tables(found).drop_columns("key").equals(
-            every.take(pc.sort_indices(every, sort_keys=[("key", "ascending")])).drop_columns("key")
+        assert (
+            pa.concat_tables(found)
+            .drop_columns("key")
+            .equals(every.take(pc.sort_indices(every, sort_keys=[("key", "ascending")])).drop_columns("key"))
         ), (kind, seed)
 
 

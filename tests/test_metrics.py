@@ -119,7 +119,7 @@ class Run:
         self.runner = InlineRunner()
         inputs = inputs or (some_input(1), some_input(2))
         self.driver: Driver = driver_for(self.job, inputs, storage or ObjectStorage(str(root / "state")), self.runner, clock=self.clock)
-        self.metrics = Metrics(self.job, clock=self.clock, pulse=self.driver.pulse, snapshots=self.driver.snapshots)
+        self.metrics = Metrics(self.job, clock=self.clock, progress=self.driver.progress, snapshots=self.driver.snapshots)
         self.watched = Steps(self.driver, [self.metrics])
 
     def steps(self, count: int | None = None) -> list[EpochResult]:
@@ -150,7 +150,7 @@ def as_if_from_kafka(run: Run, **changes: Any) -> Metrics:
     source, sink = KafkaSource.model_validate(given), KafkaSink.model_validate(given)
     streams = tuple(replace(stream, source=source) for stream in run.job.streams)
     job = replace(run.job, streams=streams, joins=tuple(replace(join, sink=sink) for join in run.job.joins), **changes)
-    metrics = Metrics(job, clock=run.clock, pulse=run.driver.pulse, snapshots=run.driver.snapshots)
+    metrics = Metrics(job, clock=run.clock, progress=run.driver.progress, snapshots=run.driver.snapshots)
     metrics.idle(SimpleNamespace(traffic=(Traffic(),) * 3, delays=run.driver.delays, plan_status=lambda: None))
     return metrics
 

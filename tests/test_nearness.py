@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.epoch.nearness import nearness
+from streamjoin.epoch.window_filter import window_filter
 from streamjoin.kernel.joiner import Pairs
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run
 from streamjoin.language.window import Window, WindowKind
@@ -25,7 +25,7 @@ def run_of(rng: np.random.Generator, rows: int, *, is_partial: bool) -> Run:
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_where_the_extremes_say_that_pairs_are_near_all_are(rows: int) -> None:
-    near = nearness(Window.of_each((5, 10, 40)), STREAMS)
+    near = window_filter(Window.of_each((5, 10, 40)), STREAMS)
     assert near is not None
     seen = set()
     for seed in range(300):
@@ -41,7 +41,7 @@ def test_where_the_extremes_say_that_pairs_are_near_all_are(rows: int) -> None:
 
 
 def test_windows_of_rows_are_looked_at_pair_by_pair() -> None:
-    near = nearness(Window(WindowKind.ROWS, rows=3, each=(3, 3, 3)), STREAMS)
+    near = window_filter(Window(WindowKind.ROWS, rows=3, each=(3, 3, 3)), STREAMS)
     assert near is not None
     run = run_of(np.random.default_rng(0), 2, is_partial=True)
     assert not near.is_plain((("a", "b"), ("c",)), (run, run))

@@ -149,9 +149,7 @@ def unreachable(cluster: MemoryCluster, names: list[str]) -> int:
     return sum(reason(cluster.objects["StreamJoin", "default", name]) == "DriverUnreachable" for name in names)
 
 
-def test_a_silent_api_server_does_not_fail_liveness(
-    hole: BlackHole, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_api_server_does_not_fail_liveness(hole: BlackHole, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamjoin_operator.api.TIMEOUT_SECONDS", 3.0)
     monkeypatch.setattr(queue_module, "BUDGET_SECONDS", 24.0)
 

@@ -116,9 +116,7 @@ def check(members: dict[str, Member], inputs: tuple[Input, Input], root: Path, k
         there = [range(since, end) for since, end in zip(member.since, until, strict=True)]
         records = [sum(batch.num_rows for batch in one.batches) for one in inputs]
         absent = {(name, rid) for name, count, span in zip("lr", records, there, strict=True) for rid in range(count) if rid not in span}
-        want = oracle(
-            inputs, types, f"({join.expected})", join.inside, None, kind=join.kind, where=join.where, left_out=late | absent
-        )
+        want = oracle(inputs, types, f"({join.expected})", join.inside, None, kind=join.kind, where=join.where, left_out=late | absent)
         found = Counter({(*row, None)[:2]: count for row, count in output_of(root / join.name).items()})
         if member.until is not None and join.kind in ("left", "right", "full", "anti"):
             # Tuples that came alone while it was there: those that had nothing still to come, of all that do by then.
@@ -238,23 +236,23 @@ def test_dead_letters_go_elsewhere_only_once_they_are_surely_visible(tmp_path: P
     assert late_of(tmp_path, "there") == {("l", 3), ("r", 3)}
 
 
-def test_joins_that_come_one_after_the_other_have_as_many_floors_and_not_more_than_a_scheme_can_have(
+def test_joins_that_come_one_after_the_other_have_as_many_key_spaces_and_not_more_than_a_scheme_can_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 8  # joins over two streams, of which so many more may be, have one each
-    monkeypatch.setattr("streamjoin.language.floors.MOST_FLOORS", most)
+    monkeypatch.setattr("streamjoin.language.key spaces.MOST_KEY_SPACES", most)
     joins: dict[str, dict[str, Any]] = {}
     for number in range(most):
         joins[f"j{number}"] = {}
         driver = run(job_of(tmp_path, **joins), tmp_path, epochs=number)
-        assert len(driver.checkpoint.plan.floors.floors) == number + 1
+        assert len(driver.checkpoint.plan.key_spaces.key_spaces) == number + 1
         assert len(driver.checkpoint.state.expired) == 2 * (number + 1)
     with pytest.raises(CheckpointMismatch, match=r"spec\.joins: tuples would lie by 9 of at most 8 kinds of keys"):
         run(job_of(tmp_path, **joins, another={}), tmp_path)
     run(job_of(tmp_path, j3={}, j7={}), tmp_path)
     kept = read_latest(ObjectStorage(str(tmp_path / "state"))).checkpoint
     assert {block.place for block in kept.state.blocks} <= {0, 1, 2, 3}
-    assert {name: placed.places for name, placed in kept.plan.floors.joins.items()} == {"j3": (0, 1), "j7": (2, 3)}
+    assert {name: placed.places for name, placed in kept.plan.key_spaces.joins.items()} == {"j3": (0, 1), "j7": (2, 3)}
 
 
 def test_what_others_hold_stays_in_its_blocks_when_a_join_comes(tmp_path: Path) -> None:

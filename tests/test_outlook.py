@@ -20,12 +20,12 @@ from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
 from streamjoin.elastic.forecast import AnalyticForecast
+from streamjoin.elastic.idle_periods import MOST_SPELLS, IdlePeriods
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.outlook import MOST_ROWS, Outlook, Trend
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
 from streamjoin.elastic.shell import Progress, Shell
-from streamjoin.elastic.spells import MOST_SPELLS, Spells
+from streamjoin.elastic.state_forecast import MOST_ROWS, StateForecast, Trend
 from streamjoin.manifest.validate import load
 from streamjoin.retention import window_seconds
 from streamjoin.simulation.clairvoyant import Clairvoyant
@@ -48,73 +48,73 @@ SETTINGS = Settings(
 
 class TestOutlook:
     def test_a_window_that_holds_what_its_rates_bring_stays_as_it_is(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (600.0, 1200.0), (1.0, 2.0))
-        assert outlook.growth((SPAN, SPAN), 60) == pytest.approx(1)
-        assert outlook.settled((SPAN, SPAN)) == pytest.approx(1)
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (600.0, 1200.0), (1.0, 2.0))
+        assert state_forecast.growth((SPAN, SPAN), 60) == pytest.approx(1)
+        assert state_forecast.settled((SPAN, SPAN)) == pytest.approx(1)
 
     def test_a_join_that_catches_up_fills_its_window_sooner_and_no_more(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (300.0, 300.0), (1.0, 1.0), pace=10.0)
-        assert outlook.growth((SPAN, SPAN), SPAN / 10) == pytest.approx(2)
-        assert outlook.growth((SPAN, SPAN), SPAN / 20) == pytest.approx(1.5)
-        assert outlook.settled((SPAN, SPAN)) == pytest.approx(2)
-        assert Outlook.from_json(json.loads(json.dumps(outlook.to_json()))) == outlook
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (300.0, 300.0), (1.0, 1.0), pace=10.0)
+        assert state_forecast.growth((SPAN, SPAN), SPAN / 10) == pytest.approx(2)
+        assert state_forecast.growth((SPAN, SPAN), SPAN / 20) == pytest.approx(1.5)
+        assert state_forecast.settled((SPAN, SPAN)) == pytest.approx(2)
+        assert StateForecast.from_json(json.loads(json.dumps(state_forecast.to_json()))) == state_forecast
 
     def test_rates_that_double_double_the_window_within_its_span(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (600.0, 600.0), (2.0, 2.0))
-        assert outlook.growth((SPAN, SPAN), 60) == pytest.approx(1.1)
-        assert outlook.growth((SPAN, SPAN), SPAN) == pytest.approx(2)
-        assert outlook.growth((SPAN, SPAN), 10 * SPAN) == pytest.approx(2)
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (600.0, 600.0), (2.0, 2.0))
+        assert state_forecast.growth((SPAN, SPAN), 60) == pytest.approx(1.1)
+        assert state_forecast.growth((SPAN, SPAN), SPAN) == pytest.approx(2)
+        assert state_forecast.growth((SPAN, SPAN), 10 * SPAN) == pytest.approx(2)
 
     def test_streams_of_different_spans(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (100.0, 1000.0), (2.0, 1.0))
-        assert outlook.settled((100.0, 1000.0)) == pytest.approx(1200 / 1100)
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (100.0, 1000.0), (2.0, 1.0))
+        assert state_forecast.settled((100.0, 1000.0)) == pytest.approx(1200 / 1100)
 
     def test_a_window_without_end_only_grows(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (500.0, 500.0), (1.0, 1.0))
-        assert outlook.growth((math.inf, math.inf), 100) == pytest.approx(1.2)
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (500.0, 500.0), (1.0, 1.0))
+        assert state_forecast.growth((math.inf, math.inf), 100) == pytest.approx(1.2)
 
     @pytest.mark.parametrize(("spans", "held"), [(None, (5.0, 5.0)), ((SPAN, SPAN), (0.0, 0.0)), ((0.0, 0.0), (5.0, 5.0))])
     def test_what_says_nothing_is_no_growth(self, spans: tuple[float, float] | None, held: tuple[float, float]) -> None:
-        outlook = Outlook()
-        outlook.observe(0, held, (9.0, 9.0))
-        assert outlook.settled(spans) == 1
+        state_forecast = StateForecast()
+        state_forecast.observe(0, held, (9.0, 9.0))
+        assert state_forecast.settled(spans) == 1
 
     @hypothesis_settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.floats(1, 500), st.floats(0, 1e6)), min_size=1, max_size=300), st.floats(0, 1e6))
     def test_since_when_no_more_was_held_is_never_said_to_be_earlier(self, samples: list[tuple[float, float]], tuples: float) -> None:
-        outlook, now, history = Outlook(), 0.0, []
+        state_forecast, now, history = StateForecast(), 0.0, []
         for gap, held in samples:
             now += gap
-            outlook.observe(now, (held, 0.0), (1.0, 1.0))
+            state_forecast.observe(now, (held, 0.0), (1.0, 1.0))
             history.append((now, held))
-            outlook.validate()
+            state_forecast.validate()
         last = max((at for at, held in history if held > tuples), default=history[0][0])
-        assert outlook.seconds_within(tuples) <= now - last + 1e-9
+        assert state_forecast.seconds_within(tuples) <= now - last + 1e-9
         # Loads within a hundredth are not told apart, so it may be said to be a little later: as of a load that much smaller.
         nearly = max((at for at, held in history if held * 1.01 > tuples), default=history[0][0])
-        assert outlook.seconds_within(tuples) >= now - nearly - 1e-9
+        assert state_forecast.seconds_within(tuples) >= now - nearly - 1e-9
 
     def test_memory_is_bounded_and_survives_a_restart(self) -> None:
-        rng, outlook = random.Random(1), Outlook()
+        rng, state_forecast = random.Random(1), StateForecast()
         for at in range(5000):
-            outlook.observe(float(at), (10 ** rng.uniform(0, 9), 0.0), (1.0, 1.0))
+            state_forecast.observe(float(at), (10 ** rng.uniform(0, 9), 0.0), (1.0, 1.0))
         for at in range(3000):
-            outlook.observe(5000.0 + at, (1e9 * 0.98**at, 0.0), (1.0, 1.0))
-        assert len(outlook.largest) <= MOST_ROWS
-        assert Outlook.from_json(outlook.to_json()) == outlook
+            state_forecast.observe(5000.0 + at, (1e9 * 0.98**at, 0.0), (1.0, 1.0))
+        assert len(state_forecast.largest) <= MOST_ROWS
+        assert StateForecast.from_json(state_forecast.to_json()) == state_forecast
 
     def test_after_a_long_gap_the_record_begins_anew(self) -> None:
-        outlook = Outlook()
-        outlook.observe(0, (5.0, 5.0), (1.0, 1.0))
-        outlook.observe(300, (5.0, 5.0), (1.0, 1.0))
-        assert outlook.seconds_within(20) == 300
-        outlook.observe(5000, (5.0, 5.0), (1.0, 1.0))
-        assert outlook.seconds_within(20) == 0
+        state_forecast = StateForecast()
+        state_forecast.observe(0, (5.0, 5.0), (1.0, 1.0))
+        state_forecast.observe(300, (5.0, 5.0), (1.0, 1.0))
+        assert state_forecast.seconds_within(20) == 300
+        state_forecast.observe(5000, (5.0, 5.0), (1.0, 1.0))
+        assert state_forecast.seconds_within(20) == 0
 
 
 class TestTrend:
@@ -149,55 +149,55 @@ class TestTrend:
 
 class TestMargin:
     def test_it_comes_to_be_twice_what_forecasts_fall_short_by(self) -> None:
-        outlook = Outlook()
+        state_forecast = StateForecast()
         for _ in range(5000):
-            outlook.learn(0.004)
-        assert outlook.margin == pytest.approx(0.008, rel=0.01)
-        assert Outlook.from_json(outlook.to_json()).margin == outlook.margin
+            state_forecast.learn(0.004)
+        assert state_forecast.margin == pytest.approx(0.008, rel=0.01)
+        assert StateForecast.from_json(state_forecast.to_json()).margin == state_forecast.margin
 
     def test_what_was_less_than_foreseen_costs_nothing_and_a_jump_counts_little(self) -> None:
-        outlook = Outlook()
+        state_forecast = StateForecast()
         for number in range(1000):
-            outlook.learn(-0.3 if number % 2 else 0.0)
-        assert outlook.margin == 0
+            state_forecast.learn(-0.3 if number % 2 else 0.0)
+        assert state_forecast.margin == 0
         for _ in range(5):
-            outlook.learn(0.9)
-        assert outlook.margin < 0.01
+            state_forecast.learn(0.9)
+        assert state_forecast.margin < 0.01
 
 
 class TestSpells:
     BREAK_EVEN = 3600.0
 
-    def fed(self, loads: list[tuple[float, float]]) -> Spells:
+    def fed(self, loads: list[tuple[float, float]]) -> IdlePeriods:
         """``loads``: for how many seconds how much is held; a sample in a minute."""
-        spells, now = Spells(), 0.0
+        idle_periods, now = IdlePeriods(), 0.0
         for seconds, held in loads:
             for _ in range(round(seconds / 60)):
                 now += 60
-                spells.observe(now, held, 8 / 7)
-        return spells
+                idle_periods.observe(now, held, 8 / 7)
+        return idle_periods
 
     def test_whoever_knows_nothing_waits_for_as_long_as_it_costs_to_change(self) -> None:
-        assert Spells().wait(self.BREAK_EVEN) == self.BREAK_EVEN
+        assert IdlePeriods().wait(self.BREAK_EVEN) == self.BREAK_EVEN
         assert self.fed([(3600, 100.0), (3600, 97.0), (3600, 100.0)]).wait(self.BREAK_EVEN) == self.BREAK_EVEN
 
     def test_where_spells_are_long_workers_go_at_once(self) -> None:
         assert self.fed([(8 * 3600, 100.0), (16 * 3600, 30.0)] * 5).wait(self.BREAK_EVEN) == 0
 
     def test_where_spells_are_short_workers_stay(self) -> None:
-        spells = self.fed([(1200, 100.0), (1200, 30.0)] * 30)
+        idle_periods = self.fed([(1200, 100.0), (1200, 30.0)] * 30)
         # One that lasts for longer than all others so far is worth leaving.
-        assert 1000 <= spells.wait(self.BREAK_EVEN) <= self.BREAK_EVEN
+        assert 1000 <= idle_periods.wait(self.BREAK_EVEN) <= self.BREAK_EVEN
 
     def test_short_ones_among_long_ones_are_waited_out(self) -> None:
-        spells = self.fed([(1200, 100.0), (300, 30.0), (1200, 100.0), (300, 30.0), (1200, 100.0), (12 * 3600, 30.0)] * 8)
-        assert 300 <= spells.wait(self.BREAK_EVEN) < 600
+        idle_periods = self.fed([(1200, 100.0), (300, 30.0), (1200, 100.0), (300, 30.0), (1200, 100.0), (12 * 3600, 30.0)] * 8)
+        assert 300 <= idle_periods.wait(self.BREAK_EVEN) < 600
 
     @hypothesis_settings(max_examples=100, deadline=None)
     @given(st.lists(st.floats(1, 1e5), min_size=10, max_size=60), st.floats(1, 1e4))
     def test_on_what_has_been_it_costs_no_more_than_to_wait_for_the_break_even(self, lasted: list[float], break_even: float) -> None:
-        spells = Spells(at=0.0, ended=lasted)
-        wait = spells.wait(break_even)
+        idle_periods = IdlePeriods(at=0.0, ended=lasted)
+        wait = idle_periods.wait(break_even)
 
         def cost(wait: float) -> float:
             return math.fsum(spell if spell <= wait else wait + break_even for spell in lasted)
@@ -206,18 +206,18 @@ class TestSpells:
         assert cost(wait) <= cost(break_even) * (1 + 1e-9)
 
     def test_memory_is_bounded_and_survives_a_restart(self) -> None:
-        rng, spells = random.Random(3), Spells()
+        rng, idle_periods = random.Random(3), IdlePeriods()
         for at in range(20_000):
-            spells.observe(float(at), 10 ** rng.uniform(0, 12), 8 / 7)
-        assert len(spells.ended) <= MOST_SPELLS
-        assert Spells.from_json(json.loads(json.dumps(spells.to_json()))) == spells
+            idle_periods.observe(float(at), 10 ** rng.uniform(0, 12), 8 / 7)
+        assert len(idle_periods.ended) <= MOST_SPELLS
+        assert IdlePeriods.from_json(json.loads(json.dumps(idle_periods.to_json()))) == idle_periods
 
     def test_after_a_long_gap_no_spell_is_known_to_have_lasted(self) -> None:
-        spells = self.fed([(3600, 100.0), (3600, 10.0)])
-        assert spells.open
-        spells.forget()
-        spells.observe(1e6, 10.0, 8 / 7)
-        assert spells.open == []
+        idle_periods = self.fed([(3600, 100.0), (3600, 10.0)])
+        assert idle_periods.open
+        idle_periods.forget()
+        idle_periods.observe(1e6, 10.0, 8 / 7)
+        assert idle_periods.open == []
 
 
 class Story:

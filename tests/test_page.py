@@ -492,7 +492,7 @@ def test_a_preview_puts_nothing_and_what_it_says_to_put_is_that_very_plan(shown:
     assert shown.get("/v1/plan", "PUT", plan)["wanted"] == {key: plan[key] for key in ("generation", "scheme", "keep")} | {"workers": 4}
     for body, status, error in (
         ({"workers": 2}, 409, "plan 2 is being applied"),
-        ({"workers": "2"}, 400, "workers: \"2\" must be a whole number"),
+        ({"workers": "2"}, 400, 'workers: "2" must be a whole number'),
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
             shown.get("/v1/plan/preview", "POST", body)

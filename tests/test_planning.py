@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.api.areas import key_text
-from streamjoin.api.floors import Floor, floors_of, statistics_of
+from streamjoin.api.key_spaces import KeySpace, key_spaces_of, statistics_of
 from streamjoin.api.planning import make_plan, read_plan
 from streamjoin.api.stats import StatsError, expected_statistics, read_stats, read_stats_by_stream
 from streamjoin.cli.planning import report, report_change
@@ -144,7 +144,7 @@ def test_the_report_says_loads_replication_and_every_coverage_area() -> None:
     keys = np.random.default_rng(51).integers(0, 10_000, 500).tolist()
     read = read_stats(stats(left={"tuples": 4000, "keys": keys}, right={"tuples": 4000, "keys": keys}), BAND)
     scheme = make_plan("adsp", read.statistics, BAND, tasks=4).plan.scheme
-    text = report(scheme, read.statistics, [Floor.alone(BAND, read.statistics, ("orders", "payments"))], Capacity(2500))
+    text = report(scheme, read.statistics, [KeySpace.alone(BAND, read.statistics, ("orders", "payments"))], Capacity(2500))
     assert text.startswith(f"adsp: 4 tasks, {scheme.summary}\nmain predicate: l.k = r.k (range)\norders: 4,000 tuples (")
     assert "capacity 2,500, so that the fullest is 8" in text
     assert "replication: a tuple is held by 1.0" in text
@@ -223,33 +223,33 @@ def chain_stats(seed: int = 7, rows: int = 500) -> str:
     return json.dumps(given | {"d": {"tuples": 1000, "keys": whole[1]}, "capacity": 900})
 
 
-def chain_floors() -> tuple[tuple[Floor, ...], Statistics]:
-    floors = floors_of(CHAIN, tuple(STREAMS), read_stats_by_stream(chain_stats(), tuple(STREAMS), CHAIN.places).places)
-    return floors, statistics_of(floors)
+def chain_key_spaces() -> tuple[tuple[KeySpace, ...], Statistics]:
+    key_spaces = key_spaces_of(CHAIN, tuple(STREAMS), read_stats_by_stream(chain_stats(), tuple(STREAMS), CHAIN.places).places)
+    return key_spaces, statistics_of(key_spaces)
 
 
-def test_floors_have_every_place_once_with_its_key() -> None:
-    floors, statistics = chain_floors()
-    assert sorted(text for floor in floors for text in floor.texts) == PLACES
-    assert [floor.main.text for floor in floors] == ["a.id = b.id", "abs(b.v - c.v) <= 0.5", "c.k BETWEEN d.k - 3 AND d.k + 9"]
+def test_key_spaces_have_every_place_once_with_its_key() -> None:
+    key_spaces, statistics = chain_key_spaces()
+    assert sorted(text for key_space in key_spaces for text in key_space.texts) == PLACES
+    assert [key_space.main.text for key_space in key_spaces] == ["a.id = b.id", "abs(b.v - c.v) <= 0.5", "c.k BETWEEN d.k - 3 AND d.k + 9"]
     assert sum(side.tuples for side in statistics.sides) == 4000 + 2 * 3000 + 2 * 2000 + 1000
     read = read_stats_by_stream(json.dumps({name: {"tuples": 10} for name in "abcd"}), "abcd", STAR.places)
-    (star,) = floors_of(STAR, "abcd", read.places)
+    (star,) = key_spaces_of(STAR, "abcd", read.places)
     assert star.headings == ("a by id", "b by id, c by k and d by id")
     assert star.main.text == "a.id = b.id; a.id = c.k; d.id = a.id"
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_a_floor_shows_holds_every_pair_that_its_predicate_admits_once(model: str) -> None:
-    floors, statistics = chain_floors()
+def test_what_a_key_space_shows_holds_every_pair_that_its_predicate_admits_once(model: str) -> None:
+    key_spaces, statistics = chain_key_spaces()
     scheme = make_plan(model, statistics, CHAIN.main, tasks=6).plan.scheme
     rng = np.random.default_rng(3)
 
     def has(keys: KeyRange, key: float) -> bool:
         return (keys.low is None or keys.low <= key) and (keys.high is None or key < keys.high)
 
-    for floor, (draw, low, high) in zip(
-        floors,
+    for key_space, (draw, low, high) in zip(
+        key_spaces,
         [
             (lambda: int(rng.integers(-(2**60), 2**60)) * 8, 0, 0),
             (lambda: float(rng.normal(0, 40)), -0.5, 0.5),
@@ -257,7 +257,7 @@ def test_what_a_floor_shows_holds_every_pair_that_its_predicate_admits_once(mode
         ],
         strict=True,
     ):
-        shown = floor.of(scheme)
+        shown = key_space.of(scheme)
         for _ in range(300):
             left = draw()
             right = left + (rng.uniform(low, high) if isinstance(left, float) else int(rng.integers(low, high, endpoint=True)))
@@ -267,49 +267,49 @@ def test_what_a_floor_shows_holds_every_pair_that_its_predicate_admits_once(mode
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_tasks_hold_is_what_the_floors_show_together(model: str) -> None:
-    floors, statistics = chain_floors()
+def test_what_tasks_hold_is_what_the_key_spaces_show_together(model: str) -> None:
+    key_spaces, statistics = chain_key_spaces()
     scheme = make_plan(model, statistics, CHAIN.main, tasks=6).plan.scheme
-    together = sum(loads(floor.of(scheme), floor.statistics) for floor in floors)
+    together = sum(loads(key_space.of(scheme), key_space.statistics) for key_space in key_spaces)
     assert together == pytest.approx(loads(scheme, statistics), rel=0.02, abs=10)
 
 
 @pytest.mark.parametrize("model", KEYED)
-def test_keys_of_hashed_floors_are_cut_though_nothing_is_known_of_them(model: str) -> None:
+def test_keys_of_hashed_key_spaces_are_cut_though_nothing_is_known_of_them(model: str) -> None:
     read = read_stats_by_stream(json.dumps({name: {"tuples": 1000} for name in "abcd"}), "abcd", STAR.places)
-    floors = floors_of(STAR, "abcd", read.places)
-    planned = make_plan(model, statistics_of(floors), STAR.main, capacity=Capacity(500))
+    key_spaces = key_spaces_of(STAR, "abcd", read.places)
+    planned = make_plan(model, statistics_of(key_spaces), STAR.main, capacity=Capacity(500))
     assert planned.plan.workers == 8
-    text = report(planned.plan.scheme, statistics_of(floors), floors, Capacity(500))
+    text = report(planned.plan.scheme, statistics_of(key_spaces), key_spaces, Capacity(500))
     assert "a by id: 1,000 tuples (hashed evenly), b by id, c by k and d by id: 3,000 tuples (hashed evenly)" in text
     assert "a tuple is held by 1.00 tasks on average" in text
     assert "from hash 50.0% to hash 62.5%" in text
 
 
-def test_the_report_has_a_table_for_each_floor_in_its_own_keys() -> None:
-    floors, statistics = chain_floors()
+def test_the_report_has_a_table_for_each_key_space_in_its_own_keys() -> None:
+    key_spaces, statistics = chain_key_spaces()
     scheme = make_plan("adsp", statistics, CHAIN.main, tasks=4).plan.scheme
-    text = report(scheme, statistics, floors, Capacity(10_000))
+    text = report(scheme, statistics, key_spaces, Capacity(10_000))
     head, *tables = text.split("\n\n")
     assert "which no key serves" not in head
     assert "b by v: 3,000 tuples (" in head
     assert "replication: for each of its keys, a tuple is held by " in head
-    assert [table.splitlines()[0] for table in tables] == [f"{floor.main.text}:" for floor in floors]
-    for floor, table in zip(floors, tables, strict=True):
+    assert [table.splitlines()[0] for table in tables] == [f"{key_space.main.text}:" for key_space in key_spaces]
+    for key_space, table in zip(key_spaces, tables, strict=True):
         heading, *rows = table.splitlines()[1:]
         assert heading.split("  ")[0] == "tasks"
-        assert all(name in heading for name in floor.headings)
+        assert all(name in heading for name in key_space.headings)
         assert rows
         bounds = [float(bound.replace(",", "")) for bound in re.findall(r"(?:from|below|to) (-?[\d.,]+)", " ".join(rows))]
-        assert all(abs(bound) < 1000 for bound in bounds), "bounds are keys, not levels"
+        assert all(abs(bound) < 1000 for bound in bounds), "bounds are keys, not encoded keys"
 
 
-def test_where_no_key_serves_a_floor_says_so_of_it_alone() -> None:
+def test_where_no_key_serves_a_key_space_says_so_of_it_alone() -> None:
     layout = Layout.of_graph(join_graph("a.id = b.id AND length(concat(b.s, c.s)) > 3", {name: STREAMS[name] for name in "abc"}))
     read = read_stats_by_stream(json.dumps({name: {"tuples": 100} for name in "abc"}), "abc", layout.places)
-    floors = floors_of(layout, "abc", read.places)
-    scheme = make_plan("adsp", statistics_of(floors), layout.main, tasks=4).plan.scheme
-    lines = report(scheme, statistics_of(floors), floors).splitlines()
+    key_spaces = key_spaces_of(layout, "abc", read.places)
+    scheme = make_plan("adsp", statistics_of(key_spaces), layout.main, tasks=4).plan.scheme
+    lines = report(scheme, statistics_of(key_spaces), key_spaces).splitlines()
     assert [line for line in lines if "no key serves" in line] == [
         "main predicate: length(concat(b.s, c.s)) > 3 (all), which no key serves: each tuple of one stream meets every one of the other"
     ]

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 import streamjoin
 from streamjoin.cli import main
 from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.janitor import Janitor
+from streamjoin.epoch.garbage import GarbageCollector
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
 from waiting import PATIENCE_SECONDS
@@ -217,7 +217,7 @@ def test_what_a_process_that_died_had_committed_is_recovered(inputs: Path, expec
     """A process that ends between a commit and the moment when its results were handed over."""
     script = f"""
 import os, sys, pickle
-sys.path.insert(0, {str(ROOT / 'tests')!r})
+sys.path.insert(0, {str(ROOT / "tests")!r})
 from pathlib import Path
 from test_python import counted, join_in
 from streamjoin.io.inbox import InboxSink
@@ -225,7 +225,7 @@ found = []
 publish = InboxSink.publish
 def dying(self, staged, *, again=False):
     if len(found) == 4 and any(each.data for each in staged):
-        Path({str(inputs / 'found')!r}).write_bytes(pickle.dumps(found))
+        Path({str(inputs / "found")!r}).write_bytes(pickle.dumps(found))
         os._exit(9)
     publish(self, staged, again=again)
 InboxSink.publish = dying
@@ -247,15 +247,15 @@ for epoch in join_in(Path({str(inputs)!r})).run(runner="inline", until_idle=True
 def test_results_of_an_epoch_that_failed_after_its_commit_are_recovered(
     inputs: Path, expected: Counter[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clean, found = Janitor.clean, Counter[tuple[Any, ...]]()
+    clean, found = GarbageCollector.clean, Counter[tuple[Any, ...]]()
 
-    def failing(janitor: Janitor, before: Any, after: Any, *rest: Any, **options: Any) -> None:
+    def failing(garbage: GarbageCollector, before: Any, after: Any, *rest: Any, **options: Any) -> None:
         if after.epoch == 3:
             raise StorageError("the disk is gone")
-        clean(janitor, before, after, *rest, **options)
+        clean(garbage, before, after, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Janitor, "clean", failing)
+        patch.setattr(GarbageCollector, "clean", failing)
         run = join_in(inputs).run(runner="inline", until_idle=True)
         with pytest.raises(streamjoin.Failure, match="the disk is gone"):
             found.update(row for epoch in run for row in counted(epoch.results["near"]).elements())

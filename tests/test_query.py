@@ -78,9 +78,7 @@ KINDS = {
         ("abs(l.k - r.k) < 1",), "DECIMAL(9,2)", pa.decimal128(9, 2), lambda rng: _decimal(rng.randint(-900, 900)), "k IS NOT NULL"
     ),
     "shifted": Kind(("l.k + 1 = 2 * r.k",), "BIGINT", pa.int64(), lambda rng: rng.randint(-9, 9), "k IS NOT NULL"),
-    "times": Kind(
-        ("l.at <= r.at",), "INT", pa.int32(), lambda rng: rng.randint(0, 9), "true", {"before": "1s", "after": "4s"}
-    ),
+    "times": Kind(("l.at <= r.at",), "INT", pa.int32(), lambda rng: rng.randint(0, 9), "true", {"before": "1s", "after": "4s"}),
     "rows": Kind(("l.k >= r.k",), "BIGINT", pa.int64(), lambda rng: rng.randint(0, 20), "k IS NOT NULL", {"rows": 25}),
     "unbounded": Kind(("l.k != r.k",), "INT", pa.int32(), lambda rng: rng.randint(0, 8), "k IS NOT NULL", {"unbounded": True}),
     "floors": Kind(
@@ -118,7 +116,7 @@ def job_for(kind: Kind, root: Path, rng: random.Random) -> Job:
     ]
     model = rng.choice(["adsp", "square", "biclique"] + ["handshake"] * (len(joins) == 1))
     job = elastic(make_job(root, joins=joins, types=(kind.ddl, kind.ddl), watermark=f"{DELAY}s", model=model))
-    return replace(job, layouts=tuple(each for each in job.layouts if each.floors)) if len(joins) > 1 else job
+    return replace(job, layouts=tuple(each for each in job.layouts if each.key_spaces)) if len(joins) > 1 else job
 
 
 class History:
@@ -349,7 +347,7 @@ def test_answers_given_while_the_join_runs_are_those_of_the_epochs_that_they_nam
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as threads:
         patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
-        patch.setattr("streamjoin.epoch.janitor.AT_ONCE", 1)
+        patch.setattr("streamjoin.epoch.garbage.AT_ONCE", 1)
         driver.start()
         driver.step(final=True)
         asker.history.note(driver)

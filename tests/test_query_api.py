@@ -251,9 +251,7 @@ def manifest(join: Asked) -> Path:
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_the_command_prints_tables_json_and_arrow_files(
-    manifest: Path, server: DriverServer, tmp_path: Path, is_remote: bool
-) -> None:
+def test_the_command_prints_tables_json_and_arrow_files(manifest: Path, server: DriverServer, tmp_path: Path, is_remote: bool) -> None:
     target = server.url if is_remote else str(manifest)
     sql = "SELECT rid, k, _time, NULL AS nothing FROM l WHERE rid < 3 ORDER BY rid"
     table = invoke("query", target, sql)
@@ -322,7 +320,7 @@ def test_kubectl_asks_in_the_drivers_pod_or_in_a_query_servers_that_is_ready(
 ) -> None:
     kubectl = tmp_path / "kubectl"
     status = json.dumps({"status": {"queries": {"ready": ready}}})
-    told = f"case \"$*\" in *\" get \"*) echo '{status}'; exit;; esac"
+    told = f'case "$*" in *" get "*) echo \'{status}\'; exit;; esac'
     kubectl.write_text(f'#!/bin/sh\n{told}\necho "$@" > "$0.words"\necho "epoch 3: 1 row" >&2\necho "{{}}"\n')
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

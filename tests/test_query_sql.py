@@ -211,7 +211,7 @@ class Behind(Far):
 def test_a_query_whose_blocks_go_meanwhile_begins_again_on_the_newer_commit(tmp_path: Path, times: int, is_answered: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
-        patch.setattr("streamjoin.epoch.janitor.AT_ONCE", 1)
+        patch.setattr("streamjoin.epoch.garbage.AT_ONCE", 1)
         patch.setattr("streamjoin.query.execution.ATTEMPTS", 3)
         join = Asked(tmp_path, epochs=200, rows=5).run(2)
         join.storage = Behind(str(tmp_path / "state"), join.driver, times)

@@ -15,9 +15,9 @@ from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans, priced
 from streamjoin.elastic.reordering import reordered
 from streamjoin.elastic.rounds import Exchange
-from streamjoin.elastic.sequences import Flowing, Way, Ways, priced
 from streamjoin.language.graph import JoinGraph
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.admission import Request
@@ -32,11 +32,11 @@ from test_sequences import graph_of
 
 GRAPH = graph_of("a.id = b.id AND b.x = c.x", "abc")
 KNOWN = Flowing([100.0] * 3, [1_000.0] * 3, [16.0] * 3, [200.0] * 3, [1e-3, 1e-5], exchange=Exchange(2e-3, 1e8, 1.0, 4))
-SHIP: Ways = (Way((1, 2)), Way((0, 2)), Way((1, 0)))
-ASK: Ways = (Way((1, 2), distributions=(Distribution.LOOKUP,)), Way((0, 2)), Way((1, 0), fetches=True))
+SHIP: PathPlans = (PathPlan((1, 2)), PathPlan((0, 2)), PathPlan((1, 0)))
+ASK: PathPlans = (PathPlan((1, 2), distributions=(Distribution.LOOKUP,)), PathPlan((0, 2)), PathPlan((1, 0), fetches=True))
 
 
-def entry(before: Ways, after: Ways, at: float) -> Decision:
+def entry(before: PathPlans, after: PathPlans, at: float) -> Decision:
     return reordered(GRAPH, KNOWN, before, after, at, generation=3, workers=4)
 
 
@@ -52,7 +52,7 @@ def test_an_entry_says_what_was_changed_its_prices_and_what_was_measured() -> No
         ("c", "b, a: repartition", "b, a: repartition, fetch the rest"),
     ]
     for each, head in zip(change.changes, (0, 2), strict=True):
-        sent = [priced(GRAPH, KNOWN, head, ways[head]).bytes_per_second for ways in (SHIP, ASK)]
+        sent = [priced(GRAPH, KNOWN, head, path_plans[head]).bytes_per_second for path_plans in (SHIP, ASK)]
         assert [each.bytes_before, each.bytes_after] == sent
     assert change.rounds == (1, 3)
     assert Flowing.from_json(json.loads(json.dumps(change.measured))).exchange == KNOWN.exchange
@@ -88,14 +88,14 @@ def of_three_streams() -> Join:
 
 
 @pytest.fixture
-def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
+def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[PathPlans]:
     """Other ways after each third epoch; those that were chosen."""
-    chosen: list[Ways] = []
+    chosen: list[PathPlans] = []
 
-    def choose(graph: JoinGraph, known: Flowing, current: Ways = ()) -> Ways:
+    def choose(graph: JoinGraph, known: Flowing, current: PathPlans = ()) -> PathPlans:
         heads = range(len(graph.streams))
         distributions = (list(Distribution)[len(chosen) // 3 % len(Distribution)],) * (len(graph.streams) - 2)
-        chosen.append(tuple(Way(next(graph.orders(head)), False, distributions) for head in heads))
+        chosen.append(tuple(PathPlan(next(graph.orders(head)), False, distributions) for head in heads))
         return chosen[-1]
 
     monkeypatch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
@@ -103,7 +103,7 @@ def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[Ways]:
     return chosen
 
 
-def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways], tmp_path: Path) -> None:
+def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[PathPlans], tmp_path: Path) -> None:
     join = of_three_streams()
     job = replace(make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2)), min_workers=2, max_workers=2)
     storage, now = ObjectStorage(str(tmp_path / "state")), START / SECOND
@@ -111,9 +111,9 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
     told: list[str] = []
     elastic = Steps(driver, [Autoscaler(job, driver, storage, clock=lambda: now, tell=told.append)])
     elastic.start()
-    committed: list[Ways] = []
+    committed: list[PathPlans] = []
     while elastic.step(final=True) is not None:
-        committed.append(driver.checkpoint.plan.ways)
+        committed.append(driver.checkpoint.plan.path_plans)
         now += 1.0
     elastic.stop()
     changes = sum(before != after for before, after in itertools.pairwise(committed))
@@ -127,7 +127,7 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[Ways],
         assert record.decision.reordering.measured["rates"]
 
 
-def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_count_all(by_turns: list[Ways], tmp_path: Path) -> None:
+def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_count_all(by_turns: list[PathPlans], tmp_path: Path) -> None:
     """As on Kubernetes, where an operator notes them down."""
     join = of_three_streams()
     job = make_job(tmp_path, **join.options(tmp_path, model="adsp", workers=2))
@@ -137,9 +137,9 @@ def test_without_an_autoscaler_the_plan_api_has_the_last_changes_and_metrics_cou
     api = PlanApi(driver, metrics.health, reorderings=reorderings)
     watched = Steps(driver, [metrics, reorderings])
     watched.start()
-    committed: list[Ways] = []
+    committed: list[PathPlans] = []
     while watched.step(final=True) is not None:
-        committed.append(driver.checkpoint.plan.ways)
+        committed.append(driver.checkpoint.plan.path_plans)
     answer = json.loads(api.answer(Request("GET", "/v1/plan")).content[1])
     watched.stop()
     changes = sum(before != after for before, after in itertools.pairwise(committed))

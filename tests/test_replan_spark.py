@@ -119,9 +119,7 @@ def active_places(runner: SparkRunner) -> set[int]:
     return {place for place in range(100) if active & set(tracker.getJobIdsForGroup(f"streamjoin-worker-{place}"))}
 
 
-def test_a_join_goes_on_at_its_size_while_workers_do_not_come(
-    runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_join_goes_on_at_its_size_while_workers_do_not_come(runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     join = Join(tmp_path, runner)
     for _ in range(2):
         join.step()

@@ -370,9 +370,7 @@ def test_shares_of_neighbouring_ranges_add_up() -> None:
     assert histogram.refined(np.array(cuts)).share(KeyRange(cuts[3], cuts[9])) == pytest.approx(histogram.share(KeyRange(cuts[3], cuts[9])))
 
 
-@pytest.mark.parametrize(
-    ("bounds", "counts"), [([1, 1], [1, 1, 1]), ([2, 1], [1, 1, 1]), ([1], [1]), ([1], [1, -1]), ([np.nan], [1, 1])]
-)
+@pytest.mark.parametrize(("bounds", "counts"), [([1, 1], [1, 1, 1]), ([2, 1], [1, 1, 1]), ([1], [1]), ([1], [1, -1]), ([np.nan], [1, 1])])
 def test_impossible_histograms_are_refused(bounds: list[float], counts: list[float]) -> None:
     with pytest.raises(ValueError, match="histogram"):
         Histogram(np.array(bounds), np.array(counts))

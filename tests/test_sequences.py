@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 import pytest
 
 from streamjoin.elastic.distribution import Distribution, Encounter, sent_by
+from streamjoin.elastic.path_plans import GAIN, Flowing, PathPlan, PathPlans, alternatives, choose, priced, rounds_of, told
 from streamjoin.elastic.rounds import Exchange
-from streamjoin.elastic.sequences import GAIN, Flowing, Way, Ways, alternatives, choose, priced, rounds_of, told
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.graph import JoinGraph, join_graph, join_graphs
 from streamjoin_research.semijoin.cost import one_way_cost
@@ -41,22 +41,22 @@ def flowing(streams: int, rng: random.Random) -> Flowing:
     return Flowing(some(1, 1e4), held, some(8, 100), some(8, 3_000), selectivities, admitted, window, exchange)
 
 
-def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
+def sent(graph: JoinGraph, known: Flowing, head: int, path_plan: PathPlan) -> float:
     """Bytes a second: in each stage but the first what its distribution sends; of results whose tuples are fetched, these."""
     count, exchange = len(known.rates), known.exchange
     rate, joined, total = known.rates[head], [head], 0.0
     asks, held_more = {"range": (16.0, 8.0), "rows": (8.0, 8.0 * count), "unbounded": (0.0, 0.0)}[known.window]
-    for at, stream in enumerate(way.order):
+    for at, stream in enumerate(path_plan.order):
         edge = next(n for n, edge in enumerate(graph.edges) if stream in graph.ends(edge) and set(graph.ends(edge)) & set(joined))
         if at:
             times = {"range": 16.0, "rows": 8.0 * (len(joined) + count), "unbounded": 0.0}[known.window]
-            wide = [8.0 if way.fetches else known.output_bytes[member] for member in joined]
+            wide = [8.0 if path_plan.fetches else known.output_bytes[member] for member in joined]
             shipped = 12 + times + sum(known.condition_bytes[member] + more for member, more in zip(joined, wide, strict=True))
-            is_carried = not way.fetches or at == len(way.order) - 1
+            is_carried = not path_plan.fetches or at == len(path_plan.order) - 1
             comes = held_more + known.condition_bytes[stream] + (known.output_bytes[stream] if is_carried else 8.0)
             partners = known.held[stream] * known.admitted[edge]
             everywhere = exchange.tasks * known.held[stream] / exchange.epoch_seconds
-            match way.distribution(at):
+            match path_plan.distribution(at):
                 case Distribution.REPARTITION:
                     total += rate * shipped
                 case Distribution.BROADCAST:
@@ -68,15 +68,15 @@ def sent(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
                     total += rate * (8 + asks) + rate * (1 - math.exp(-partners)) * (4 + shipped)
         rate *= known.held[stream] * known.selectivities[edge]
         joined.append(stream)
-    if way.fetches:
+    if path_plan.fetches:
         total += rate * sum(8.0 + known.condition_bytes[member] + known.output_bytes[member] for member in joined[:-1])
     return total
 
 
-def pairs(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
+def pairs(graph: JoinGraph, known: Flowing, head: int, path_plan: PathPlan) -> float:
     """Looked at a second: in each stage, what came of the one before with all that its edge and the window admit."""
     rate, joined, total = known.rates[head], [head], 0.0
-    for stream in way.order:
+    for stream in path_plan.order:
         edge = next(n for n, edge in enumerate(graph.edges) if stream in graph.ends(edge) and set(graph.ends(edge)) & set(joined))
         total += rate * known.held[stream] * known.admitted[edge]
         rate *= known.held[stream] * known.selectivities[edge]
@@ -84,9 +84,12 @@ def pairs(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
     return total
 
 
-def load(graph: JoinGraph, known: Flowing, head: int, way: Way) -> float:
+def load(graph: JoinGraph, known: Flowing, head: int, path_plan: PathPlan) -> float:
     """In bytes a second: a task is as long over a pair as over so many of them."""
-    return sent(graph, known, head, way) + pairs(graph, known, head, way) * known.exchange.pair_seconds * known.exchange.bytes_per_second
+    return (
+        sent(graph, known, head, path_plan)
+        + pairs(graph, known, head, path_plan) * known.exchange.pair_seconds * known.exchange.bytes_per_second
+    )
 
 
 def orders(graph: JoinGraph, head: int) -> list[tuple[int, ...]]:
@@ -100,9 +103,9 @@ def orders(graph: JoinGraph, head: int) -> list[tuple[int, ...]]:
     ]
 
 
-def every_way(graph: JoinGraph, head: int) -> list[Way]:
+def every_way(graph: JoinGraph, head: int) -> list[PathPlan]:
     distributions = list(itertools.product(Distribution, repeat=len(graph.streams) - 2))
-    return [Way(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in distributions]
+    return [PathPlan(order, fetches, each) for order in orders(graph, head) for fetches in (False, True) for each in distributions]
 
 
 def test_a_way_is_priced_by_what_it_sends_and_looks_at_and_the_cheapest_is_chosen() -> None:
@@ -112,19 +115,19 @@ def test_a_way_is_priced_by_what_it_sends_and_looks_at_and_the_cheapest_is_chose
         for _ in range(5):
             known = flowing(4, rng)
             for head in range(4):
-                prices = {way: load(graph, known, head, way) for way in every_way(graph, head)}
-                for way, price in rng.sample(list(prices.items()), 20):
-                    found_price = priced(graph, known, head, way)
-                    assert found_price.bytes_per_second == pytest.approx(sent(graph, known, head, way), rel=1e-6)
-                    assert found_price.pairs == pytest.approx(pairs(graph, known, head, way), rel=1e-6)
+                prices = {path_plan: load(graph, known, head, path_plan) for path_plan in every_way(graph, head)}
+                for path_plan, price in rng.sample(list(prices.items()), 20):
+                    found_price = priced(graph, known, head, path_plan)
+                    assert found_price.bytes_per_second == pytest.approx(sent(graph, known, head, path_plan), rel=1e-6)
+                    assert found_price.pairs == pytest.approx(pairs(graph, known, head, path_plan), rel=1e-6)
                     assert found_price.load == pytest.approx(price, rel=1e-6)
                 found = alternatives(graph, known, head)
-                assert {each.way.order for each in found} == set(orders(graph, head))
+                assert {each.path_plan.order for each in found} == set(orders(graph, head))
                 assert [each.load for each in found] == sorted(each.load for each in found)
                 for each in found:
-                    assert each.load == pytest.approx(prices[each.way], rel=1e-6)
+                    assert each.load == pytest.approx(prices[each.path_plan], rel=1e-6)
                 for rounds in range(2, 9):
-                    least = min((price for way, price in prices.items() if way.rounds + 2 * way.fetches <= rounds))
+                    least = min((price for path_plan, price in prices.items() if path_plan.rounds + 2 * path_plan.fetches <= rounds))
                     best = next(each for each in found if each.rounds <= rounds)
                     assert best.load == pytest.approx(least, rel=1e-6)
 
@@ -137,7 +140,7 @@ def test_of_each_order_only_the_best_of_its_meetings_are_listed() -> None:
     found = alternatives(graph, known, 0)
     assert len(found) <= 2 * 120 * (3 * 4), "one for each number of rounds"
     for each in found[:5]:
-        assert each.bytes_per_second == pytest.approx(sent(graph, known, 0, each.way), rel=1e-6)
+        assert each.bytes_per_second == pytest.approx(sent(graph, known, 0, each.path_plan), rel=1e-6)
 
 
 def test_the_ways_of_all_streams_together_take_the_least_time() -> None:
@@ -150,11 +153,11 @@ def test_the_ways_of_all_streams_together_take_the_least_time() -> None:
         exchange = replace(known.exchange, round_seconds=10 ** rng.uniform(-5, 0), bytes_per_second=10 ** rng.uniform(6, 9))
         known = replace(known, exchange=exchange)
 
-        prices = [{way: load(graph, known, head, way) for way in every_way(graph, head)} for head in range(3)]
+        prices = [{path_plan: load(graph, known, head, path_plan) for path_plan in every_way(graph, head)} for head in range(3)]
 
-        def seconds(ways: Ways, exchange: Exchange = exchange, prices: Sequence[dict[Way, float]] = prices) -> float:
-            nbytes = sum(of_head[way] for of_head, way in zip(prices, ways, strict=True)) * exchange.epoch_seconds
-            rounds = max(way.rounds + 2 * way.fetches for way in ways)
+        def seconds(path_plans: PathPlans, exchange: Exchange = exchange, prices: Sequence[dict[PathPlan, float]] = prices) -> float:
+            nbytes = sum(of_head[path_plan] for of_head, path_plan in zip(prices, path_plans, strict=True)) * exchange.epoch_seconds
+            rounds = max(path_plan.rounds + 2 * path_plan.fetches for path_plan in path_plans)
             return rounds * exchange.round_seconds + nbytes / exchange.tasks / exchange.bytes_per_second
 
         least = min(map(seconds, itertools.product(*prices)))
@@ -174,11 +177,11 @@ def test_a_round_is_worth_what_it_was_measured_to_take() -> None:
         return Flowing([1e4] * 3, [1e5] * 3, [16.0] * 3, [200.0] * 3, [1e-4, 1e-7], exchange=exchange)
 
     slow, fast = choose(graph, known(1.0)), choose(graph, known(1e-4))
-    assert {way.distribution(1) for way in slow} == {Distribution.REPARTITION}
-    assert Distribution.LOOKUP in {way.distribution(1) for way in fast}
+    assert {path_plan.distribution(1) for path_plan in slow} == {Distribution.REPARTITION}
+    assert Distribution.LOOKUP in {path_plan.distribution(1) for path_plan in fast}
 
-    def extra(ways: Ways) -> float:
-        return sum(priced(graph, known(1.0), head, way).load for head, way in enumerate(ways)) / 4e8
+    def extra(path_plans: PathPlans) -> float:
+        return sum(priced(graph, known(1.0), head, path_plan).load for head, path_plan in enumerate(path_plans)) / 4e8
 
     worth = (extra(slow) - extra(fast)) / (rounds_of(fast) - rounds_of(slow))
     for now in (slow, fast):
@@ -194,13 +197,13 @@ def test_an_order_stays_until_another_is_better_by_more_than_measurements_waver(
         exchange = Exchange(round_seconds=1e-9)  # rounds are no reason to bring all that is held
         return Flowing([1.0] * 4, [1_000.0] * 4, [8.0] * 4, [0.0] * 4, [1e-3, selectivity, 1e-2], exchange=exchange)
 
-    ways = choose(graph, known(1e-3))
-    assert ways[1].order == (0, 2, 3)
+    path_plans = choose(graph, known(1e-3))
+    assert path_plans[1].order == (0, 2, 3)
     for selectivity in (0.9e-3, 1.1e-3):
-        assert choose(graph, known(selectivity), ways) == ways
-    better = choose(graph, known(1e-1), ways)
+        assert choose(graph, known(selectivity), path_plans) == path_plans
+    better = choose(graph, known(1e-1), path_plans)
     assert better[1].order == (0, 3, 2)
-    now = priced(graph, known(1e-1), 1, ways[1])
+    now = priced(graph, known(1e-1), 1, path_plans[1])
     assert priced(graph, known(1e-1), 1, better[1]).load < GAIN * now.load
 
 
@@ -220,7 +223,7 @@ def test_an_order_that_sends_as_little_looks_at_fewer_pairs() -> None:
 def test_wide_tuples_do_not_travel_where_few_results_come_of_many_partial_ones() -> None:
     graph = graph_of("a.id = b.id AND b.x = c.x", "abc")
 
-    def first(payload: float, selectivity: float) -> Way:
+    def first(payload: float, selectivity: float) -> PathPlan:
         exchange = Exchange(tasks=8)
         known = Flowing([10_000.0] * 3, [100_000.0] * 3, [16.0] * 3, [payload] * 3, [1e-4, selectivity], exchange=exchange)
         return choose(graph, known)[0]
@@ -310,8 +313,8 @@ def test_people_are_shown_what_others_would_send() -> None:
     known = Flowing([10.0] * 4, [1_000.0] * 4, [8.0] * 4, [0.0] * 4, [1e-3, 1e-2, 1e-1])
     lines = told(graph, known)
     assert lines[0].split("  ")[0] == "new tuples of"
-    ways, steps, (rounds,) = (list(part) for blank, part in itertools.groupby(lines, bool) if blank)
-    assert [row.split("  ")[0] for row in ways[1:] if row[0] != " "] == ["a", "b", "c", "d"]
+    path_plans, steps, (rounds,) = (list(part) for blank, part in itertools.groupby(lines, bool) if blank)
+    assert [row.split("  ")[0] for row in path_plans[1:] if row[0] != " "] == ["a", "b", "c", "d"]
     assert [len(row.split("  ")[0].split(", ")) for row in steps[1:]] == [2, 3] * 4, "each step but the first"
     for row in steps[1:]:
         assert len(re.findall(r"[kMG]?B/s", row)) == len(Distribution), row
@@ -335,4 +338,4 @@ def test_every_spanning_tree_of_a_condition_is_a_graph_that_checks_what_it_leave
 def test_all_that_is_brought_comes_in_one_round() -> None:
     bring, ship, keys = Distribution.BROADCAST, Distribution.REPARTITION, Distribution.SEMI_JOIN
     distributions = (bring, bring, bring), (ship, bring, ship), (keys, bring, ship), ()
-    assert [Way((1, 2, 3, 4), distributions=each).rounds for each in distributions] == [1, 3, 5, 3]
+    assert [PathPlan((1, 2, 3, 4), distributions=each).rounds for each in distributions] == [1, 3, 5, 3]

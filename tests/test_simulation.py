@@ -285,9 +285,7 @@ def test_the_needs_of_a_whole_trace_are_those_of_each_moment(held: list[tuple[fl
             for workers in range(1, most + 1)
             if (one + other) / workers <= room
             and any(
-                math.sqrt(share) * (one / rows + other / columns) <= room
-                for rows in range(1, workers + 1)
-                for columns in [workers // rows]
+                math.sqrt(share) * (one / rows + other / columns) <= room for rows in range(1, workers + 1) for columns in [workers // rows]
             )
         ]
         assert count == (fits[0] if fits else most)
@@ -519,9 +517,7 @@ def test_the_command_gives_json_of_a_trace() -> None:
         (["--days", "0.1", "--set", "scaling.tau3=0.85", "--picture", "file/run.png"], "--picture: file/run.png: file is not a"),
     ],
 )
-def test_the_command_refuses_what_it_cannot_do(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_refuses_what_it_cannot_do(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     done = run(EXAMPLE, *arguments)

@@ -181,9 +181,7 @@ def test_whatever_call_of_the_storage_breaks_each_result_is_in_one_snapshot(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_drivers_that_die_again_and_again_lose_and_repeat_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_drivers_that_die_again_and_again_lose_and_repeat_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Small parts in the commit, in files, gathered; runs of several levels; snapshots of any length."""
     rng = random.Random(seed)
     monkeypatch.setattr(archive, "FAN_IN", 2)
@@ -194,9 +192,7 @@ def test_drivers_that_die_again_and_again_lose_and_repeat_no_result(
     monkeypatch.setattr("streamjoin.results.parts.SORTED_BYTES", rng.choice([300, 128 << 20]))
     inputs = make_inputs(seed, epochs=14)
     faults = ["fail-before", "fail-after", "die-before", "die-after"]
-    storage = FaultyStorage(
-        ObjectStorage(str(tmp_path / "state")), lambda name, path: rng.choice(faults) if rng.random() < 0.004 else None
-    )
+    storage = FaultyStorage(ObjectStorage(str(tmp_path / "state")), lambda name, path: rng.choice(faults) if rng.random() < 0.004 else None)
     finish(job_with(tmp_path, {"every": f"{rng.randint(1, 3)}s"}), inputs, storage, Clock())
     require_each_once(tmp_path, expected(inputs))
     levels = [run.high - run.low + 1 for run in reader.runs(ObjectStorage(str(tmp_path / "state")), "j")]
@@ -221,9 +217,7 @@ def test_what_an_older_driver_still_does_changes_nothing(tmp_path: Path) -> None
     require_each_once(tmp_path, expected(inputs))
 
 
-def test_files_that_no_index_names_are_swept_and_replaced_ones_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_no_index_names_are_swept_and_replaced_ones_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "FAN_IN", 2)
     inputs, clock, storage = make_inputs(epochs=12), Clock(), ObjectStorage(str(tmp_path / "state"))
     job = job_with(tmp_path, {"every": "1s"})

@@ -98,9 +98,7 @@ class FailsInTasks:
         raise StorageError(f"{path}: injected failure")
 
 
-def test_an_epoch_in_which_a_block_write_fails_is_done_again(
-    runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_in_which_a_block_write_fails_is_done_again(runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
     inputs = band_inputs()
     storage = FailsInTasks(str(tmp_path / "state"), str(tmp_path / "marker"))

@@ -22,7 +22,7 @@ from streamjoin.cli.exits import Exit
 from streamjoin.cli.watchdog import BEATS, Watchdog
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.pulse import LEAST_SECONDS, TIMES_USUAL, Activity, Pulse
+from streamjoin.epoch.progress import LEAST_SECONDS, TIMES_USUAL, Activity, ProgressMonitor
 from streamjoin.runner import roster
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.metrics import Metrics
@@ -54,53 +54,53 @@ class Workers:
     moved_at = 0.0
 
 
-def is_lost(pulse: Pulse) -> bool:
-    return pulse.activity is not None and pulse.activity.is_lost
+def is_lost(progress: ProgressMonitor) -> bool:
+    return progress.activity is not None and progress.activity.is_lost
 
 
 def test_between_epochs_nothing_stands_still() -> None:
     clock = Clock()
-    pulse = Pulse(Workers(), 10.0, clock=clock)
-    pulse.enter(3, "plan")
-    pulse.leave()
+    progress = ProgressMonitor(Workers(), 10.0, clock=clock)
+    progress.enter(3, "plan")
+    progress.leave()
     clock.now = 1e6
-    assert pulse.activity is None
+    assert progress.activity is None
 
 
 def test_the_deadline_is_generous_and_grows_with_what_epochs_take() -> None:
-    pulse = Pulse(Workers(), None)
-    assert pulse.deadline_seconds == LEAST_SECONDS
-    pulse.committed(1.0)
-    assert pulse.deadline_seconds == LEAST_SECONDS
-    pulse.committed(200.0)
-    assert pulse.deadline_seconds == TIMES_USUAL * 200
-    assert Pulse(Workers(), 30.0).deadline_seconds == 30
+    progress = ProgressMonitor(Workers(), None)
+    assert progress.deadline_seconds == LEAST_SECONDS
+    progress.committed(1.0)
+    assert progress.deadline_seconds == LEAST_SECONDS
+    progress.committed(200.0)
+    assert progress.deadline_seconds == TIMES_USUAL * 200
+    assert ProgressMonitor(Workers(), 30.0).deadline_seconds == 30
 
 
 def test_a_step_of_the_driver_itself_is_lost_after_the_deadline_and_noticed_before() -> None:
     clock = Clock()
-    pulse = Pulse(Workers(), 10.0, clock=clock)
-    pulse.enter(3, "commit")
+    progress = ProgressMonitor(Workers(), 10.0, clock=clock)
+    progress.enter(3, "commit")
     seen = []
     for clock.now in (1.0, 3.0, 9.0, 11.0):
-        assert pulse.activity is not None
-        seen.append((pulse.activity.is_noticed, pulse.activity.is_lost, pulse.activity.waits_for))
+        assert progress.activity is not None
+        seen.append((progress.activity.is_noticed, progress.activity.is_lost, progress.activity.waits_for))
     assert seen == [(False, False, ()), (True, False, ()), (True, False, ()), (True, True, ())]
 
 
 def test_workers_that_get_on_keep_an_epoch_alive_and_those_that_do_not_are_first_the_pools_to_give_up() -> None:
     clock, workers = Clock(), Workers()
-    pulse = Pulse(workers, 10.0, clock=clock)
-    pulse.enter(3, "tasks")
+    progress = ProgressMonitor(workers, 10.0, clock=clock)
+    progress.enter(3, "tasks")
     for clock.now in range(0, 1000, 5):
         workers.moved_at = clock.now - 1
-        assert pulse.activity is not None
-        assert not pulse.activity.is_noticed
+        assert progress.activity is not None
+        assert not progress.activity.is_noticed
     clock.now += 20
-    assert pulse.activity is not None
-    assert (pulse.activity.is_noticed, pulse.activity.is_lost, pulse.activity.waits_for) == (True, False, ("worker at place 1",))
+    assert progress.activity is not None
+    assert (progress.activity.is_noticed, progress.activity.is_lost, progress.activity.waits_for) == (True, False, ("worker at place 1",))
     clock.now += 200
-    assert is_lost(pulse)
+    assert is_lost(progress)
 
 
 class Blocked:
@@ -156,7 +156,7 @@ def stopped_at(step: str, tmp_path: Path, blocked: Blocked, inputs: tuple[Input,
 UNHEARD = """
 import os, pathlib, threading
 from streamjoin.cli.watchdog import Watchdog, end_process
-from streamjoin.epoch.pulse import Activity
+from streamjoin.epoch.progress import Activity
 Watchdog(lambda: Activity(3, "plan", 9.0, 1.0), lambda lost: end_process(lost, pathlib.Path("logs")), poll_seconds=0.01).__enter__()
 threading.Event().wait()
 """
@@ -176,7 +176,7 @@ def test_a_process_that_nobody_hears_any_more_is_ended_all_the_same(tmp_path: Pa
 def test_a_blocked_driver_says_so_and_ends_and_the_next_one_goes_on(step: str, tmp_path: Path, blocked: Blocked) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=4)
     driver = stopped_at(step, tmp_path, blocked, inputs)
-    metrics = Metrics(driver.job, pulse=driver.pulse)
+    metrics = Metrics(driver.job, progress=driver.progress)
     metrics.started(driver)
     ends: list[Activity] = []
     over = threading.Event()
@@ -187,7 +187,7 @@ def test_a_blocked_driver_says_so_and_ends_and_the_next_one_goes_on(step: str, t
 
     threading.Thread(target=run, daemon=True).start()
     assert blocked.there.wait(PATIENCE_SECONDS)
-    with Watchdog(lambda: driver.pulse.activity, lambda activity: (ends.append(activity), over.set()), poll_seconds=0.02):
+    with Watchdog(lambda: driver.progress.activity, lambda activity: (ends.append(activity), over.set()), poll_seconds=0.02):
         assert over.wait(PATIENCE_SECONDS)
     assert [(end.step, end.waits_for) for end in ends] == [(step, ())]
     assert f"stalled in step {step}" in ends[0].sentence
@@ -222,11 +222,11 @@ def test_an_idle_join_is_not_ended(tmp_path: Path) -> None:
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=2)
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, ObjectStorage(str(tmp_path / "state")), InlineRunner())
     driver.start()
-    assert driver.pulse.activity is None
+    assert driver.progress.activity is None
     steps(driver)
     assert driver.step() is None
-    assert driver.pulse.activity is None
-    assert Metrics(driver.job, pulse=driver.pulse).health()[1]["stalled"] is None
+    assert driver.progress.activity is None
+    assert Metrics(driver.job, progress=driver.progress).health()[1]["stalled"] is None
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_a_worker_that_never_answers_fails_the_epoch_by_name_and_is_replaced(
     runner = make_runner()
     inputs = make_inputs(pa.int64(), list(range(50)), seed=5, epochs=3)
     driver = with_silent_worker(tmp_path, runner, inputs)
-    metrics = Metrics(driver.job, pulse=driver.pulse)
+    metrics = Metrics(driver.job, progress=driver.progress)
     driver.start()
     failures: list[EpochFailed] = []
 
@@ -297,4 +297,4 @@ def test_a_worker_that_answers_no_attempt_ends_the_run_with_a_code_of_its_own(
     assert ended.failure is not None
     assert ended.failure.code is Exit.STALLED
     assert "worker at place 1" in ended.failure.sentence
-    assert driver.pulse.total_stalls == STALLS + 1
+    assert driver.progress.total_stalls == STALLS + 1

@@ -20,7 +20,7 @@ from stepped_cluster import SteppedCluster, stepped
 from streamjoin_operator import plugin
 from streamjoin_operator.correlation import Bucket
 from streamjoin_operator.reasons import Reason
-from ways_to_fail import WAYS, Way, table, unscheduled
+from ways_to_fail import WAYS, PathPlan, table, unscheduled
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED_SECONDS = 60.0
@@ -28,7 +28,7 @@ GONE_SECONDS = 400.0
 """What is mended is seen at the next check of all children at the latest."""
 
 
-def shows(world: SteppedCluster, way: Way) -> bool:
+def shows(world: SteppedCluster, way: PathPlan) -> bool:
     """Whether the status says it, in these words."""
     found = world.condition(way.condition)
     is_there = (found.get("status"), found.get("reason")) == (way.status, way.reason.name)
@@ -68,7 +68,7 @@ def starting(server: ApiServer) -> Iterator[SteppedCluster]:
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize("way", WAYS, ids=[re.sub(r"\W+", "-", way.name).strip("-") for way in WAYS])
-def test_within_a_minute_the_status_names_the_cause_and_it_is_gone_once_mended(way: Way, request: pytest.FixtureRequest) -> None:
+def test_within_a_minute_the_status_names_the_cause_and_it_is_gone_once_mended(way: PathPlan, request: pytest.FixtureRequest) -> None:
     world: SteppedCluster = request.getfixturevalue("starting" if way.is_shared else "fresh")
     for memo in world.reconciler.seen.memos.values():
         memo.writes = Bucket(25, 60.0)  # a join that so much befalls would count as one that flaps

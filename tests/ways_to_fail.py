@@ -1,4 +1,4 @@
-"""Ways in which a StreamJoin can fail on Kubernetes: how each comes about, what the status says of it, and what to do.
+"""PathPlans in which a StreamJoin can fail on Kubernetes: how each comes about, what the status says of it, and what to do.
 
 ``tests/test_ways_to_fail.py`` brings each about on a real API server; ``docs/troubleshooting.md`` has the table, which
 ``python tests/ways_to_fail.py`` prints. Where a controller, the scheduler or the kubelet is the one who speaks, its words are written here
@@ -32,7 +32,7 @@ EXECUTORS = "spec.executor.podTemplate"
 
 
 @dataclass(frozen=True)
-class Way:
+class PathPlan:
     """One way to fail. ``says``: what the message has, all of it."""
 
     section: str
@@ -49,7 +49,7 @@ class Way:
     """Whether it may come to a StreamJoin that was there before, whose driver has yet to start, and leaves it as it was."""
 
 
-WAYS: list[Way] = []
+WAYS: list[PathPlan] = []
 _section: list[str] = []
 """Of the documentation, those that were begun; ways go to the last."""
 ELSEWHERE: list[tuple[str, str, str]] = [
@@ -89,7 +89,7 @@ def way(
     name: str, reason: Reason, *says: str, do: str, condition: str = "Degraded", status: str = "True", is_mended: bool = True, **more: bool
 ) -> Callable[[Story], Story]:
     def add(story: Story) -> Story:
-        WAYS.append(Way(_section[-1], name, reason, says, do, story, condition, status, is_mended, **more))
+        WAYS.append(PathPlan(_section[-1], name, reason, says, do, story, condition, status, is_mended, **more))
         return story
 
     return add
@@ -669,8 +669,6 @@ def claim_way(name: str, *says: str, do: str, event: tuple[str, str, str], stora
     way(name, Reason.DriverPending, *says, do=do)(story)
 
 
-
-
 @way(
     "A claim is to be smaller, or otherwise than a claim can become",
     Reason.ClaimKept,
@@ -1042,9 +1040,7 @@ pod_way(
     "spec.joins[0].output.sink.delta: needs the package deltalake, which is not installed; in pods remove spec.image, or name "
     "streamjoin-engine-tables there",
     do="Remove `spec.image`, or name an image with them there; where a driver runs already, a trial finds this out first",
-    status=lambda world: looping(
-        world, 2, f"/etc/streamjoin/streamjoin.yaml: {missing_package('spec.joins[0].output.sink.delta', DELTA)}"
-    ),
+    status=lambda world: looping(world, 2, f"/etc/streamjoin/streamjoin.yaml: {missing_package('spec.joins[0].output.sink.delta', DELTA)}"),
 )
 exit_way(
     "Kafka cannot be reached",
@@ -1450,9 +1446,7 @@ def no_executors(world: SteppedCluster) -> Iterator[None]:
 _section.append("Query servers")
 
 
-def query_way(
-    name: str, *says: str, do: str, status: Callable[[SteppedCluster], Object], tells: tuple[str, str] | None = None
-) -> None:
+def query_way(name: str, *says: str, do: str, status: Callable[[SteppedCluster], Object], tells: tuple[str, str] | None = None) -> None:
     """Of the pod of one query server; the join runs."""
 
     def story(world: SteppedCluster) -> Iterator[None]:

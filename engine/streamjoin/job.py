@@ -13,9 +13,9 @@ from typing import ClassVar
 from streamjoin.elastic.settings import Mode
 from streamjoin.language.condition import Condition
 from streamjoin.language.event_time import DerivedTime
-from streamjoin.language.floors import Floors, Joined
 from streamjoin.language.graph import JoinGraph, Place
 from streamjoin.language.join_type import JoinType
+from streamjoin.language.key_spaces import Joined, KeySpaces
 from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
@@ -187,7 +187,7 @@ class Job:
     shedding_mode: Mode
     interval_micros: int
     deadline_seconds: float | None
-    """How long an epoch may stand still; None: ``epoch.pulse`` derives it."""
+    """How long an epoch may stand still; None: ``epoch.progress`` derives it."""
     max_tuples: int
     max_bytes: int
     """Of the records that an epoch takes, as they are in memory; about."""
@@ -220,12 +220,12 @@ class Job:
         streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
         return dataclasses.replace(self, layouts=(layout,), streams=streams)
 
-    def continuing(self, floors: Floors) -> Job | None:
-        """The same where tuples lie on these floors; None where a condition, or the model, has no use for how they lie."""
-        layout = floors.layout({join.name: Joined(join.streams, join.found) for join in self.joins})
+    def continuing(self, key_spaces: KeySpaces) -> Job | None:
+        """The same where tuples lie on these key spaces; None where a condition, or the model, has no use for how they lie."""
+        layout = key_spaces.layout({join.name: Joined(join.streams, join.found) for join in self.joins})
         if layout is None or (self.model in KEYED and not layout.cuts_keys):
             return None
-        return dataclasses.replace(self.lying(layout), window=floors.window if floors.has_pairs else self.window)
+        return dataclasses.replace(self.lying(layout), window=key_spaces.window if key_spaces.has_pairs else self.window)
 
     def stream_of(self, place: int) -> int:
         """Whose tuples are held there, by any layout: of two streams those of the left side are in even places."""

@@ -55,7 +55,7 @@ def foreseen_plan(job: Job) -> Deployment:
 
 
 def cheapest(job: Job) -> Job:
-    """The same lying as the first plan would have it by what the manifest alone says: of joins with floors of their own, the layout
+    """The same lying as the first plan would have it by what the manifest alone says: of joins with key spaces of their own, the layout
     that holds less."""
     if not any(layout.is_apart for layout in job.layouts):
         return job
@@ -125,9 +125,7 @@ def deployed(
     )
 
 
-def plan_after(
-    job: Job, current: Plan, statistics: Statistics, main: MainPredicate, workers: int, model: str | None = None
-) -> Planned:
+def plan_after(job: Job, current: Plan, statistics: Statistics, main: MainPredicate, workers: int, model: str | None = None) -> Planned:
     """The plan that follows ``current`` (:func:`streamjoin.elastic.planner.make_plan`); by another model than the job's, if one is given.
 
     Raises ValueError for what the model refuses."""

@@ -33,9 +33,7 @@ APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 class ApiError(Exception):
     """The API server refused a request, or could not be reached (status 0)."""
 
-    def __init__(
-        self, status: int, reason: str, message: str, retry_after: float | None = None, causes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None, causes: tuple[str, ...] = ()) -> None:
         """``causes``: the reasons that the answer gives in detail."""
         super().__init__(f"{status or 'no answer'} {reason}: {message}")
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
@@ -234,9 +232,7 @@ class Api:
         if body is not None:
             headers["Content-Type"], data = content, json.dumps(body).encode()
         try:
-            async with self._session.request(
-                method, self._access.server + path, data=data, headers=headers, params=query or {}
-            ) as answer:
+            async with self._session.request(method, self._access.server + path, data=data, headers=headers, params=query or {}) as answer:
                 text = await answer.text()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._told(verb, 0)

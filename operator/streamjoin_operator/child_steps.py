@@ -297,7 +297,7 @@ class ChildSteps:
             reconciliation.memo.checked_at = self._ports.clock()
         return PROCEED
 
+
 def _is_of(claim: Object, name: str) -> bool:
     """Whether a claim was made for the StreamJoin of that name: several may share one, each in a directory of its own."""
     return bool((claim["metadata"].get("labels") or {}).get(names.NAME) == name)
-

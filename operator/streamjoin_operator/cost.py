@@ -65,11 +65,15 @@ class Cost:
 def known(value: Mapping[str, Any] | None) -> Cost | None:
     """What :meth:`Cost.to_status` gave; None for anything else."""
     try:
-        return None if value is None else Cost(
-            datetime.fromisoformat(value["at"]).timestamp(),
-            int(value["executors"]),
-            int(value["maxExecutors"]),
-            *(float(value[name]) for name in ("pricePerExecutorHour", "executorHours", "avoidedExecutorHours", "spent", "avoided")),
+        return (
+            None
+            if value is None
+            else Cost(
+                datetime.fromisoformat(value["at"]).timestamp(),
+                int(value["executors"]),
+                int(value["maxExecutors"]),
+                *(float(value[name]) for name in ("pricePerExecutorHour", "executorHours", "avoidedExecutorHours", "spent", "avoided")),
+            )
         )
     except (KeyError, ValueError, TypeError):
         return None

@@ -1,6 +1,6 @@
 """What fields of the CustomResourceDefinition must be together, in CEL: rules for the API server, by the manifest's models.
 
-These are the rules that ``manifest.model_rules`` has not. Each mirrors a check in ``manifest.together``, or is about a change;
+These are the rules that ``manifest.model_rules`` has not. Each mirrors a check in ``manifest.cross_field``, or is about a change;
 tests/test_crd.py holds the two together. SQL, places and what depends on the types of columns are beyond CEL: these the operator checks,
 and reports in the status.
 
@@ -42,12 +42,9 @@ _FORMS = (
 )
 
 _QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
-_WITHOUT_STREAMS = (
-    "j.condition.lowerAscii()"
-    + "".join(
-        f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
-        for number in range(MOST_STREAMS)
-    )
+_WITHOUT_STREAMS = "j.condition.lowerAscii()" + "".join(
+    f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
+    for number in range(MOST_STREAMS)
 )
 """A condition less the names of streams. To look each name up would cost more, of 16 joins, than an API server takes; so a name that ends
 in a stream's is let through, and the operator refuses it."""

@@ -231,9 +231,7 @@ def active_operator(kubectl: Kubectl) -> ActiveOperator:
     for namespace in sorted({pod["metadata"]["namespace"] for pod in pods}):
         leases = json.loads(kubectl(["get", "leases", f"--namespace={namespace}", "-o", "json"]))["items"]
         held[namespace] = [str((lease.get("spec") or {}).get("holderIdentity") or "") for lease in leases]
-    active = [
-        pod for pod in pods if any(holder.startswith(f"{pod['metadata']['name']}_") for holder in held[pod["metadata"]["namespace"]])
-    ]
+    active = [pod for pod in pods if any(holder.startswith(f"{pod['metadata']['name']}_") for holder in held[pod["metadata"]["namespace"]])]
     pod = (active or pods)[0]
     environment = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0].get("env") or []}
     port = int(environment.get("STREAMJOIN_PAGE_PORT") or 0)

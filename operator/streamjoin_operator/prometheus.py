@@ -82,9 +82,7 @@ class PrometheusClient:
         except OSError as error:
             return Distrusted(Reason.PrometheusDenied, f"{error.filename}: {error.strerror or error}")
         try:
-            request = self._session.get(
-                f"{url}/api/v1/query", params={"query": query}, headers=headers, ssl=tls, allow_redirects=False
-            )
+            request = self._session.get(f"{url}/api/v1/query", params={"query": query}, headers=headers, ssl=tls, allow_redirects=False)
             async with request as answer:
                 data = await read_at_most(answer, LARGEST_ANSWER)
                 status = answer.status
@@ -135,9 +133,7 @@ def forbidden(url: str, settings: Settings) -> Distrusted | None:
     except ValueError:  # a port beyond 65535
         pass
     wrong = f"{url} is neither prometheus.url of the operator's chart nor below one of its prometheus.allowedUrls"
-    return Distrusted(
-        Reason.PrometheusNotAllowed, f"spec.scaling.prometheus.url: {wrong}; have it added there, or remove the field"
-    )
+    return Distrusted(Reason.PrometheusNotAllowed, f"spec.scaling.prometheus.url: {wrong}; have it added there, or remove the field")
 
 
 def _is_below(url: URL, allowed: URL) -> bool:

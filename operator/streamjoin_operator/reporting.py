@@ -19,9 +19,7 @@ from streamjoin_operator.reconciliation import Reconciliation
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
 
-TOLD = (
-    *(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),
-)
+TOLD = (*(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),)
 """Conditions and reasons that are worth an event though nothing is wrong."""
 
 log = logging.getLogger(__name__)

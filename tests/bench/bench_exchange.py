@@ -36,7 +36,7 @@ BUDGET_BYTES = 400 << 20
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 300
 
 
-class Way(Protocol):
+class PathPlan(Protocol):
     """A worker's end of a way to exchange pieces."""
 
     address: str
@@ -138,7 +138,7 @@ def cpu_seconds() -> float:
 
 def work(way: str, nbytes: int, rounds: int, pipe: Connection) -> None:
     """A worker: tells its address, hears everyone's, and tells what a round takes, in seconds and in seconds of processor time."""
-    end: Way = WAYS[way]()
+    end: PathPlan = WAYS[way]()
     pipe.send(end.address)
     addresses = pipe.recv()
     data = pa.py_buffer(np.random.default_rng(1).integers(0, 256, nbytes, np.uint8))

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench import flink, flink_streams
-from bench.bench_streams import OURS, SLOW_EPOCHS, WORKLOADS, Comparison, Way, streamjoin
+from bench.bench_streams import OURS, SLOW_EPOCHS, WORKLOADS, Comparison, PathPlan, streamjoin
 from bench.engine import spark_runner
 from bench.report import machine, options
 from bench.rivals import Timed
@@ -32,7 +32,7 @@ from streamjoin.runner.inline import InlineRunner
 FLINK = f"Flink SQL {flink.VERSION}"
 
 
-def ours(runner: Runner) -> Way:
+def ours(runner: Runner) -> PathPlan:
     def run(root: Path, streams: Streams, files: int) -> Timed:
         flink_streams.write_json(root, streams, files)
         return streamjoin(runner, "json")(root, streams, files)
@@ -77,7 +77,7 @@ def has_band_alone(streams: Streams) -> bool:
 
 def compare(directory: Path, workload: str, rows: int, epochs: int, spark: Runner, rival_name: str, rival: Flink) -> None:
     one_core = OneCore()
-    ways: dict[str, Way] = {OURS: ours(spark), "StreamJoin, inline runner (one core)": one_core, rival_name: rival}
+    ways: dict[str, PathPlan] = {OURS: ours(spark), "StreamJoin, inline runner (one core)": one_core, rival_name: rival}
     with tempfile.TemporaryDirectory(prefix=f"{workload}-", dir=directory) as root:
         comparison = Comparison(Path(root), workload, rows, epochs)
         for name, way in ways.items():

@@ -47,7 +47,7 @@ MEASURED = 2
 
 
 @dataclass(frozen=True)
-class Way:
+class PathPlan:
     """One way to do the join: (input, workload, files, files a side of each epoch) -> seconds and results of each epoch. A slow one also
     takes how many of the first files it may read at once."""
 
@@ -93,27 +93,27 @@ class first_files:  # noqa: N801 - read as a phrase
             hidden.rename(path)
 
 
-def ways(spark: Runner) -> list[Way]:
+def ways(spark: Runner) -> list[PathPlan]:
     found = [
-        Way(OURS, streamjoin(spark)),
-        *(Way(name, streamjoin(spark, costs), w1_only=True, sized=False) for name, costs in WITHOUT.items()),
-        Way("StreamJoin, inline runner (one core)", streamjoin(InlineRunner())),
+        PathPlan(OURS, streamjoin(spark)),
+        *(PathPlan(name, streamjoin(spark, costs), w1_only=True, sized=False) for name, costs in WITHOUT.items()),
+        PathPlan("StreamJoin, inline runner (one core)", streamjoin(InlineRunner())),
     ]
     for engine in ("in-memory", "streaming"):
         found.append(
-            Way(
+            PathPlan(
                 f"Polars, {engine} engine",
                 lambda root, workload, files, seconds, engine=engine: timed_epochs(  # type: ignore[misc]
                     rivals.polars(root, workload, files, seconds, engine)
                 ),
             )
         )
-    found.append(Way("DuckDB", lambda *arguments: timed_epochs(rivals.duckdb(*arguments))))
-    found.append(Way("foreachBatch, toArrow, DuckDB", in_a_process(rivals.foreach_batch)))
+    found.append(PathPlan("DuckDB", lambda *arguments: timed_epochs(rivals.duckdb(*arguments))))
+    found.append(PathPlan("foreachBatch, toArrow, DuckDB", in_a_process(rivals.foreach_batch)))
     for state in rivals.PROVIDERS:
         slow = in_a_process(partial(rivals.stream_stream, state=state))
         most = MOST_IN_MEMORY if state == "memory" else None
-        found.append(Way(f"{SLOW}, state in {state}", slow, w1_only=True, sized=False, slow=True, most_rows=most))
+        found.append(PathPlan(f"{SLOW}, state in {state}", slow, w1_only=True, sized=False, slow=True, most_rows=most))
     return found
 
 
@@ -136,7 +136,7 @@ class Comparison:
         self._pairs: dict[str, float] = {}
         """Workload -> results of an epoch once the window is full."""
 
-    def measure(self, found: list[Way]) -> None:
+    def measure(self, found: list[PathPlan]) -> None:
         found = [way for way in found if self._rows <= (way.most_rows or self._rows)]
         for workload in self._workloads:
             files = max(self._files.values()) if workload.name == "W1" else self._epochs
@@ -151,14 +151,14 @@ class Comparison:
         for (name, files), outputs in self._outputs.items():
             assert len(set(outputs.values())) == 1, f"{name}, {files} files a side: the outputs differ: {outputs}"
 
-    def _is_once(self, way: Way) -> bool:
+    def _is_once(self, way: PathPlan) -> bool:
         return way.slow and self._rows > SLOW_ONCE_ABOVE
 
     def _directory(self, workload: Workload) -> Path:
         # Spark takes a comma in its directory's name for the end of it.
         return self._root / next(short for short, name in SHORT.items() if name == workload.name)
 
-    def _sizes(self, found: list[Way]) -> None:
+    def _sizes(self, found: list[PathPlan]) -> None:
         """Look for each way's best size, and measure it again."""
         w1 = WORKLOADS["W1"]
         for way in found:
@@ -175,7 +175,7 @@ class Comparison:
     def _best(self, way: str) -> int:
         return max((size for name, size in self._tried if name == way), key=lambda size: self._tried[way, size])
 
-    def _once(self, way: Way, workload: Workload, size: int) -> float:
+    def _once(self, way: PathPlan, workload: Workload, size: int) -> float:
         once, files = self._is_once(way), self._files[size]
         if way.slow:
             files = min(files, SLOW_EPOCHS_ONCE if once else SLOW_EPOCHS)

@@ -78,7 +78,7 @@ Started = subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
 
 
 @dataclass(frozen=True)
-class Way:
+class PathPlan:
     """One way to do the join: ``start`` gives the process that does it until it is ended. What it prints goes into a file."""
 
     name: str
@@ -173,12 +173,12 @@ def _spark(root: Path, log: Path) -> None:
     rivals.stream_stream_live(root, "memory", WATERMARK_SECONDS)
 
 
-def ways(interval: str, checkpoints: Sequence[int], flink_state: str) -> list[Way]:
-    found = [Way(f"StreamJoin, {runner}", partial(streamjoin, runner, interval)) for runner in ("spark", "inline")]
+def ways(interval: str, checkpoints: Sequence[int], flink_state: str) -> list[PathPlan]:
+    found = [PathPlan(f"StreamJoin, {runner}", partial(streamjoin, runner, interval)) for runner in ("spark", "inline")]
     for millis in checkpoints:
         join = flink.FlinkJoin(millis, flink_state, WATERMARK_SECONDS)
-        found.append(Way(f"Flink SQL, checkpoints every {millis} ms", join.start))
-    found.append(Way("Spark's stream-stream join", spark, files_only=True, by_log=True))
+        found.append(PathPlan(f"Flink SQL, checkpoints every {millis} ms", join.start))
+    found.append(PathPlan("Spark's stream-stream join", spark, files_only=True, by_log=True))
     return found
 
 
@@ -211,7 +211,7 @@ class Failed(Exception):  # noqa: N818
 
 
 @contextlib.contextmanager
-def running(way: Way, ends: Ends) -> Iterator[Started]:
+def running(way: PathPlan, ends: Ends) -> Iterator[Started]:
     """The way's process, which is asked to end afterwards and then made to, with all its children."""
     process = way.start(ends, ends.root / "log")
     try:
@@ -245,7 +245,7 @@ class Load:
         return self.warm_up + self.seconds
 
 
-def measure(way: Way, ends: Ends, load: Load, broker: KafkaBroker | None) -> Outcome:
+def measure(way: PathPlan, ends: Ends, load: Load, broker: KafkaBroker | None) -> Outcome:
     """One run. Raises Failed where the join does not come up or ends before its time."""
     begin, stop, seen = PROCESSES.Event(), PROCESSES.Event(), PROCESSES.Value("q", 0)
     written, found = ends.root / "produced.npz", ends.root / "read.npz"
@@ -373,7 +373,7 @@ def main() -> None:
                 print(table(HEADER, rows), flush=True)
 
 
-def run(way: Way, load: Load, broker: KafkaBroker | None) -> Outcome | None:
+def run(way: PathPlan, load: Load, broker: KafkaBroker | None) -> Outcome | None:
     """One run, told as it is done; None if it failed."""
     with tempfile.TemporaryDirectory(prefix="streamjoin-bench-", ignore_cleanup_errors=True) as name:
         ends = Ends(Path(name), broker.servers if broker else None, Path(name).name, way.by_log, load.rate > SAMPLED_ABOVE)

@@ -1,6 +1,6 @@
 """What metrics cost: the time that an epoch gives to them, and a scrape, by the number of workers.
 
-    python tests/bench/bench_metrics.py [--repeats 200] [--quick]
+python tests/bench/bench_metrics.py [--repeats 200] [--quick]
 """
 
 from __future__ import annotations

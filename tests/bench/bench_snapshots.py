@@ -1,6 +1,6 @@
 """What snapshots of results cost: an equality join with and without them, in turns, and how fast the driver sorts and merges them.
 
-    python tests/bench/bench_snapshots.py [--repeats 5] [--quick]
+python tests/bench/bench_snapshots.py [--repeats 5] [--quick]
 """
 
 from __future__ import annotations

@@ -127,11 +127,11 @@ def job_of(root: Path, streams: Streams, workers: int = 2, form: str = "parquet"
     )
 
 
-Way = Callable[[Path, Streams, int], Timed]
+PathPlan = Callable[[Path, Streams, int], Timed]
 """(input, join, files) -> the seconds and results of each epoch."""
 
 
-def streamjoin(runner: Runner, form: str = "parquet") -> Way:
+def streamjoin(runner: Runner, form: str = "parquet") -> PathPlan:
     def run(root: Path, streams: Streams, files: int) -> Timed:
         run = timed(join(job_of(root, streams, form=form), runner))
         return list(run.seconds), [result.output for result in run.results]
@@ -139,7 +139,7 @@ def streamjoin(runner: Runner, form: str = "parquet") -> Way:
     return run
 
 
-def ways(spark: Runner) -> dict[str, Way]:
+def ways(spark: Runner) -> dict[str, PathPlan]:
     by_hand = {
         f"Polars, {engine} engine": lambda *given, engine=engine: timed_epochs(stream_rivals.polars(*given, engine))
         for engine in ("in-memory", "streaming")
@@ -168,7 +168,7 @@ class Comparison:
         """Of each epoch, by the first way."""
         WORKLOADS[name].generate(root, rows, epochs)
 
-    def measure(self, by_name: dict[str, Way]) -> None:
+    def measure(self, by_name: dict[str, PathPlan]) -> None:
         for name, way in by_name.items():
             files = SLOW_EPOCHS if name.startswith(SLOW) else self._epochs
             seconds, results = way(self._root, self._streams, files)

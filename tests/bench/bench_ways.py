@@ -26,8 +26,8 @@ from bench.engine import PLENTY, spark_runner
 from bench.report import counts, machine, options, table
 from harness import SECOND, START, Input, driver_for, make_job
 from streamjoin.elastic.distribution import Distribution
+from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans, how_text, rounds_of
 from streamjoin.elastic.rounds import Exchange
-from streamjoin.elastic.sequences import Flowing, Way, Ways, how_text, rounds_of
 from streamjoin.epoch import flowing
 from streamjoin.epoch.ports import Runner
 from streamjoin.runner.inline import InlineRunner
@@ -59,7 +59,9 @@ def inputs_of(rows: int, epochs: int, text: int) -> tuple[Input, ...]:
     return tuple(Input([batch(epoch) for epoch in range(epochs)], [1] * epochs) for _ in "abc")
 
 
-def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None, runner: Runner | None = None) -> tuple[float, Ways, Exchange]:
+def sent(
+    inputs: tuple[Input, ...], workers: int, ways: PathPlans | None, runner: Runner | None = None
+) -> tuple[float, PathPlans, Exchange]:
     """Bytes an epoch of the last ones, the ways of the last, and the exchange as it was measured. ``ways``: by force; None: those that are
     chosen. ``runner``: None: all in this process."""
     choose = flowing.choose
@@ -91,18 +93,20 @@ def sent(inputs: tuple[Input, ...], workers: int, ways: Ways | None, runner: Run
             flowing.choose = choose
 
 
-SHIPPED: Ways = tuple(Way(orders[0]) for orders in ORDERS)
+SHIPPED: PathPlans = tuple(PathPlan(orders[0]) for orders in ORDERS)
 
 
-def ways_of(head: int) -> list[Way]:
-    return [Way(order, fetches, (distribution,)) for order in ORDERS[head] for fetches in (False, True) for distribution in Distribution]
+def ways_of(head: int) -> list[PathPlan]:
+    return [
+        PathPlan(order, fetches, (distribution,)) for order in ORDERS[head] for fetches in (False, True) for distribution in Distribution
+    ]
 
 
-def every_way(inputs: tuple[Input, ...], workers: int) -> dict[Ways, float]:
+def every_way(inputs: tuple[Input, ...], workers: int) -> dict[PathPlans, float]:
     """The bytes of each combination of ways: a stream's way is tried while the others have one that is known, and bytes add up. Where two
     fetch, a tuple that both refer to is counted twice, which is sent once: too much rather than too little."""
     base = sent(inputs, workers, SHIPPED)[0]
-    more: list[dict[Way, float]] = []
+    more: list[dict[PathPlan, float]] = []
     for head in range(3):
         tried = ((way, tuple(way if each == head else SHIPPED[each] for each in range(3))) for way in ways_of(head))
         more.append({way: sent(inputs, workers, forced)[0] - base for way, forced in tried})
@@ -114,7 +118,7 @@ def stream_of(name: str) -> dict[str, Any]:
     return {"name": name, "schema": DDL, "eventTime": "at", "source": {"files": {"path": f"/none/{name}", "format": "parquet"}}}
 
 
-def text_of(ways: Ways) -> str:
+def text_of(ways: PathPlans) -> str:
     orders = ("".join("abc"[stream] for stream in (head, *way.order)) for head, way in enumerate(ways))
     return "; ".join(f"{order} {how_text(way)}" for order, way in zip(orders, ways, strict=True))
 
@@ -146,7 +150,7 @@ def main() -> None:
         megabytes = (f"{nbytes / 1e6:.2f}" for nbytes in (chosen, least, shipped, fetched, most))
         by_bytes.append((f"{text:,}", *megabytes, f"{chosen / least:.2f}", text_of(ways)))
 
-        def milliseconds(forced: Ways, exchange: Exchange = exchange, every: dict[Ways, float] = every) -> float:
+        def milliseconds(forced: PathPlans, exchange: Exchange = exchange, every: dict[PathPlans, float] = every) -> float:
             return 1e3 * exchange.seconds(rounds_of(forced), every[forced] / exchange.epoch_seconds)
 
         best = min(every, key=milliseconds)

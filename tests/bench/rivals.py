@@ -352,8 +352,7 @@ def _banded(
     right = right.withColumn("b", F.explode(buckets)).alias("r")
     left = left.withColumn("b", F.expr(f"floor(k / {BUCKET})")).alias("l")
     condition = (
-        f"l.b = r.b AND abs(l.k - r.k) <= {BAND} "
-        f"AND l.at >= r.at - INTERVAL {WINDOW} SECONDS AND l.at <= r.at + INTERVAL {WINDOW} SECONDS"
+        f"l.b = r.b AND abs(l.k - r.k) <= {BAND} AND l.at >= r.at - INTERVAL {WINDOW} SECONDS AND l.at <= r.at + INTERVAL {WINDOW} SECONDS"
     )
     if workload.residual:
         condition += f" AND ({workload.residual})"

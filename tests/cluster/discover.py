@@ -1,6 +1,6 @@
 """Writes for Prometheus which pods are to be scraped, every two seconds: Debian's Prometheus does not ask Kubernetes itself.
 
-    discover.py TARGETS    a file for file_sd_configs
+discover.py TARGETS    a file for file_sd_configs
 """
 
 import json

@@ -23,7 +23,9 @@ def publish(release: Path, registry: str, key: Path | None = None) -> dict[str, 
     Raises ReleaseError: before anything is pushed if the release is not what its sums say, and where the registry has other bytes.
     """
     if not re.fullmatch(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*", registry):
-        raise ReleaseError(f"--registry: {registry!r} is no registry; write it as registry.example.com/team, in small letters, without https://")
+        raise ReleaseError(
+            f"--registry: {registry!r} is no registry; write it as registry.example.com/team, in small letters, without https://"
+        )
     sums.check(release)
     about = sums.description(release)
     _log_in(registry)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from streamjoin.api.floors import Floor, is_empty
+from streamjoin.api.key_spaces import KeySpace, is_empty
 from streamjoin.language.predicate import Bound, Encoding, KeyExpression
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.types import TypeName
@@ -21,8 +21,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class CoverageArea:
     """A coverage area of a plan."""
 
-    floor: int
-    """The floor that it is on, if there are several."""
+    key_space: int
+    """The key space that it is on, if there are several."""
     number: int
     """The scheme's own."""
     tasks: tuple[int, ...]
@@ -36,12 +36,12 @@ class CoverageArea:
     """What the fullest of its tasks would hold, as the plan's capacity is measured: in tuples, or in bytes."""
 
 
-def areas_of(scheme: Scheme, statistics: Statistics, floors: Sequence[Floor]) -> Iterator[CoverageArea]:
-    """All coverage areas, floor by floor, in order. O(areas)."""
+def areas_of(scheme: Scheme, statistics: Statistics, key_spaces: Sequence[KeySpace]) -> Iterator[CoverageArea]:
+    """All coverage areas, key space by key space, in order. O(areas)."""
     held = loads(scheme, statistics)
-    for at, floor in enumerate(floors):
-        counted, main = floor.statistics.counted, floor.main
-        for number, parts in coverage_areas(floor.of(scheme)).items():
+    for at, key_space in enumerate(key_spaces):
+        counted, main = key_space.statistics.counted, key_space.main
+        for number, parts in coverage_areas(key_space.of(scheme)).items():
             tasks = tuple(sorted({area.task for area in parts}))
             left, right = parts[0].keys
             yield CoverageArea(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.outcome import REFUSED
+from streamjoin.epoch.next_checkpoint import REFUSED
 from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult
 from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.deadletter import kind_of

@@ -13,19 +13,19 @@ from functools import cached_property, partial
 from typing import Any
 
 from streamjoin.api.areas import CoverageArea, areas_of
-from streamjoin.api.floors import Floor, floors_of, statistics_of
+from streamjoin.api.key_spaces import KeySpace, key_spaces_of, statistics_of
 from streamjoin.api.stats import Stats, expected_statistics, read_stats, read_stats_by_stream
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.deployment import Deployment
+from streamjoin.elastic.path_plans import Flowing, PathPlans, assumed, choose, told
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.elastic.planner import Planned, follow, overfull
 from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange
-from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose, told
 from streamjoin.job import Job, JoinSource
+from streamjoin.language.composite_key import CompositeKey
 from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
-from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
 from streamjoin.plan.join_plan import JoinPlan
 from streamjoin.plan.of_job import join_plan
@@ -54,7 +54,7 @@ class Outline:
     planned: Planned
     statistics: Statistics
     """What the plan was made for."""
-    floors: tuple[Floor, ...]
+    key_spaces: tuple[KeySpace, ...]
     """The same in keys, for people."""
     capacity: Capacity
     running: Plan | None
@@ -65,7 +65,7 @@ class Outline:
     """And what it promises."""
     sequences: tuple[str, ...]
     """With three and more streams: the orders in which they would meet, one line each."""
-    ways: Mapping[int, Ways]
+    path_plans: Mapping[int, PathPlans]
     """By join over three and more streams, these orders, for each of its streams."""
     notes: tuple[str, ...]
     """How several joins share their tuples, which conjuncts no index serves and why, and what else could have been the main predicate."""
@@ -90,7 +90,7 @@ class Outline:
     @cached_property
     def join_plan(self) -> JoinPlan:
         """What the workers' tasks would do: arrangements, paths and their stages (``explain``)."""
-        return join_plan(self.job, self.workers, self.ways)
+        return join_plan(self.job, self.workers, self.path_plans)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
@@ -111,7 +111,7 @@ class Outline:
     @cached_property
     def areas(self) -> tuple[CoverageArea, ...]:
         """The coverage areas. O(areas)."""
-        return tuple(areas_of(self.scheme, self.statistics, self.floors))
+        return tuple(areas_of(self.scheme, self.statistics, self.key_spaces))
 
     @property
     def moved_tuples(self) -> float:
@@ -131,14 +131,14 @@ class Outline:
             "model": self.model,
             "workers": self.workers,
             "summary": self.scheme.summary,
-            "main": [floor.main.text or str(floor.main.kind) for floor in self.floors],
+            "main": [key_space.main.text or str(key_space.main.kind) for key_space in self.key_spaces],
             "loads": list(self.loads),
             "capacity": self.capacity.amount,
             "replication": self.replication,
             "movedTuples": self.moved_tuples,
             "areas": [
                 {
-                    "floor": area.floor,
+                    "floor": area.key_space,
                     "tasks": list(area.tasks),
                     "leftKeys": area.left_keys,
                     "rightKeys": area.right_keys,
@@ -178,16 +178,16 @@ def outline(
     layout, main = job.layouts[0], job.layouts[0].main
     if stats is None:
         given = Stats(_expected(job), None)
-    elif isinstance(main, Stack):
+    elif isinstance(main, CompositeKey):
         given = read_stats_by_stream(stats, names, job.places)
     else:
         given = read_stats(stats, main, (names[LEFT], names[RIGHT]))
-    floors = floors_of(layout, names, given.places)
+    key_spaces = key_spaces_of(layout, names, given.places)
     current = None if running is None else read_plan(running, main)
     given_tuples = capacity or given.capacity_tuples
     holds = job.capacity if given_tuples is None else Capacity(given_tuples)
     held = [place.tuples for place in given.places]
-    known = unknown(job.places, main, held) if stats is None else statistics_of(floors)
+    known = unknown(job.places, main, held) if stats is None else statistics_of(key_spaces)
     statistics = known.weighed(weights_of_sides(replace(job, capacity=holds), held=held))
     deployment = first = None
     if tasks is None and capacity is None and stats is None:
@@ -201,10 +201,10 @@ def outline(
     except ValueError as error:
         raise PlanRefusal(str(error)) from error
     flowing = {placed.join: _flowing(job, placed, planned.plan.scheme.tasks) for placed in job.multiway}
-    ways = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.multiway}
-    sequences = [line for placed in job.multiway for line in _sequences(job, placed, flowing[placed.join], ways[placed.join])]
+    path_plans = {placed.join: choose(placed.graph, flowing[placed.join]) for placed in job.multiway}
+    sequences = [line for placed in job.multiway for line in _sequences(job, placed, flowing[placed.join], path_plans[placed.join])]
     notes = (*shared, *_alternatives(job))
-    return Outline(job, planned, statistics, floors, holds, current, deployment, first, tuple(sequences), ways, notes)
+    return Outline(job, planned, statistics, key_spaces, holds, current, deployment, first, tuple(sequences), path_plans, notes)
 
 
 def make_plan(
@@ -255,19 +255,18 @@ def _flowing(job: Job, placed: PlacedGraph, tasks: int) -> Flowing:
     at = {place.stream: number for number, place in zip(placed.places, graph.places, strict=True)}
     expected = [of_places[at[stream]] for stream in range(len(placed.streams))]
     held = [
-        rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples
-        for tuples, rate in zip(expected, rates, strict=True)
+        rate * UNKNOWN_SECONDS if tuples is None or math.isinf(tuples) else tuples for tuples, rate in zip(expected, rates, strict=True)
     ]
     by_condition, by_output = zip(*carried_bytes(job, placed, [job.streams[place.stream].tuple_bytes for place in job.places]), strict=True)
     join, exchange = job.joins[placed.join], Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6), tasks=tasks)
     return Flowing(rates, held, by_condition, by_output, assumed(graph, held), window=join.window.kind.value, exchange=exchange)
 
 
-def _sequences(job: Job, placed: PlacedGraph, flowing: Flowing, ways: Ways) -> list[str]:
+def _sequences(job: Job, placed: PlacedGraph, flowing: Flowing, path_plans: PathPlans) -> list[str]:
     """In which order the streams of a join would meet, and how, beside other ways."""
     of_join = f" of {job.joins[placed.join].name}" if len(job.joins) > 1 else ""
     note = f"sequences{of_join}, where each equality has one match, a band 1 % of all and an order 30 %; a run goes by what it measures:"
-    return [note, *(f"  {line}".rstrip() for line in told(placed.graph, flowing, ways))]
+    return [note, *(f"  {line}".rstrip() for line in told(placed.graph, flowing, path_plans))]
 
 
 def _alternatives(job: Job) -> list[str]:
@@ -297,7 +296,7 @@ def _of_named(job: Job, index: int) -> str:
 def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> list[str]:
     """What tuples lie by, and by what each of several joins finds its pairs.
 
-    ``foreseen``: the first plans, where joins may have floors of their own; as a run would, this plan has that which holds less.
+    ``foreseen``: the first plans, where joins may have key spaces of their own; as a run would, this plan has that which holds less.
     """
     layout, names = job.layouts[0], listed([join.name for join in job.joins], "and")
     if not chosen.is_of_one_pair:
@@ -308,13 +307,13 @@ def _shared(job: Job, chosen: Layout, foreseen: Mapping[Layout, Deployment]) -> 
     lines = [f"joins: {names} have no keys in common"]
     if len(foreseen) > 1:
         once = sum(side.total for side in foreseen[layout].statistics.sides)
-        where = {each: "on floors of their own" if each.has_floors else "where every pair of tuples meets" for each in job.layouts}
+        where = {each: "on key spaces of their own" if each.has_key_spaces else "where every pair of tuples meets" for each in job.layouts}
         held = ", and ".join(f"{where[each]} a tuple would be held {foreseen[each].volume / once:.2g} times" for each in job.layouts)
         lines = [f"{lines[0]}: {held}; this plan is {where[chosen]}. A run chooses by a sample of its first input"]
     for index, (join, placed) in enumerate(zip(job.joins, chosen.joins, strict=True)):
         text = placed.between.main.text
-        if chosen.has_floors:
-            lines.append(f"  {join.name}: on floor {placed.floor + 1}" + (f", by {text}" if text else ", which no key serves"))
+        if chosen.has_key_spaces:
+            lines.append(f"  {join.name}: on key space {placed.key_space + 1}" + (f", by {text}" if text else ", which no key serves"))
         elif chosen.indexes(index):
             lines.append(f"  {join.name} finds its pairs by an index of its own: {text}")
         else:

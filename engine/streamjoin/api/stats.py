@@ -34,7 +34,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.api.floors import key_name
+from streamjoin.api.key_spaces import key_name
 from streamjoin.elastic.deployment import typical_tuples
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_type
@@ -71,7 +71,7 @@ def read_stats(text: str, main: MainPredicate, names: tuple[str, str] = ("left",
     for side, name in enumerate(SIDE_NAMES):
         given = value.get(name, value.get(names[side]))
         if given is None:
-            raise StatsError(f"{name}: is missing; give at least {{\"tuples\": ...}}")
+            raise StatsError(f'{name}: is missing; give at least {{"tuples": ...}}')
         sides.append(_side(name, given, main.key(side)))
     return Stats(tuple(sides), _capacity(value))
 
@@ -85,7 +85,7 @@ def read_stats_by_stream(text: str, streams: Sequence[str], places: Sequence[Pla
         names = list(dict.fromkeys(key_name(held) for held in own.values() if held.key is not None))
         given = value.get(name)
         if not isinstance(given, dict):
-            raise StatsError(f"{name}: {'is missing' if given is None else _shown(given)}; give at least {{\"tuples\": ...}}")
+            raise StatsError(f'{name}: {"is missing" if given is None else _shown(given)}; give at least {{"tuples": ...}}')
         by = given.get("by", {})
         if not isinstance(by, dict) or not set(names).issuperset(by):
             raise StatsError(f"{name}.by: {_shown(by)} must be an object of {' and '.join(names) or 'nothing'}: by these keys it is held")

@@ -2,7 +2,7 @@
 
 Left keys run down, right keys across, both in order and to the scale of the tuples that they hold, so that a rectangle's size shows how
 many pairs it joins; a coverage area's grid is drawn to the proportion of its unit ranges. Beside it, what each task holds. Of three and
-more streams each floor has a matrix of its own, one below the other.
+more streams each key space has a matrix of its own, one below the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from streamjoin.api.areas import coverage_areas, key_text
 from streamjoin.api.axis import Axis
-from streamjoin.api.floors import Floor, is_empty
+from streamjoin.api.key_spaces import KeySpace, is_empty
 from streamjoin.cli import wording
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import Bound
@@ -39,7 +39,7 @@ FORMATS = ("svg", "png")
 INK, MUTED, RESULT, LIMIT = "#222222", "#6b6b6b", "#000000", "#c8362f"
 MATRIX_INCHES = 6.2
 """The longer side of the matrix."""
-FLOOR_INCHES, FLOOR_MARGIN = 4.2, 1.15
+KEY_SPACE_INCHES, KEY_SPACE_MARGIN = 4.2, 1.15
 """Where there are several, and between them."""
 LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, BARS_WIDTH = 1.45, 1.35, 0.95, 2.3
 """Inches."""
@@ -58,11 +58,11 @@ def render_scheme(
     form: str,
     scheme: Scheme,
     statistics: Statistics,
-    floors: Sequence[Floor],
+    key_spaces: Sequence[KeySpace],
     capacity: Capacity | None = None,
 ) -> bytes:
     """The picture as svg (with text as text) or png; the same bytes for the same arguments."""
-    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, floors, capacity)
+    return _render(form, [(scheme, _colours(range(scheme.tasks)))], statistics, key_spaces, capacity)
 
 
 def render_change(
@@ -70,14 +70,14 @@ def render_change(
     before: Scheme,
     plan: Plan,
     statistics: Statistics,
-    floors: Sequence[Floor],
+    key_spaces: Sequence[KeySpace],
     capacity: Capacity | None = None,
 ) -> bytes:
     """Two schemes under the same statistics, side by side. A worker that goes on keeps its colour; a new one has a colour of its own."""
     new = itertools.count(before.tasks)
     after = [next(new) if worker is None else worker for worker in plan.keep]
     parts = [(before, _colours(range(before.tasks))), (plan.scheme, _colours(after))]
-    return _render(form, parts, statistics, floors, capacity)
+    return _render(form, parts, statistics, key_spaces, capacity)
 
 
 def draw(path: Path, render: Callable[[str], bytes]) -> None:
@@ -93,15 +93,15 @@ def _render(
     form: str,
     parts: Sequence[tuple[Scheme, list[_Colour]]],
     statistics: Statistics,
-    floors: Sequence[Floor],
+    key_spaces: Sequence[KeySpace],
     capacity: Capacity | None,
 ) -> bytes:
     settings = {"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "scheme", "axes.edgecolor": MUTED}
     with mpl.rc_context(settings):
-        sizes = [_inches(floor, MATRIX_INCHES if len(floors) == 1 else FLOOR_INCHES) for floor in floors]
+        sizes = [_inches(key_space, MATRIX_INCHES if len(key_spaces) == 1 else KEY_SPACE_INCHES) for key_space in key_spaces]
         widest = max(width for _, width in sizes)
         panel = LEFT_MARGIN + widest + BARS_WIDTH + 0.95
-        between = FLOOR_MARGIN * (len(floors) - 1)
+        between = KEY_SPACE_MARGIN * (len(key_spaces) - 1)
         height = TOP_MARGIN + sum(height for height, _ in sizes) + between + BOTTOM_MARGIN
         figure = Figure(figsize=(panel * len(parts), height), dpi=150)
         size = figure.get_size_inches()
@@ -111,31 +111,33 @@ def _render(
             begin, top = panel * number, height - TOP_MARGIN
             bars_height = min(top - BOTTOM_MARGIN, 0.35 * scheme.tasks + 0.15)
             bars = figure.add_axes(_box(size, begin + LEFT_MARGIN + widest + 0.7, top - bars_height, BARS_WIDTH, bars_height))
-            for floor, inches in zip(floors, sizes, strict=True):
+            for key_space, inches in zip(key_spaces, sizes, strict=True):
                 top -= inches[0]
                 axes = figure.add_axes(_box(size, begin + LEFT_MARGIN, top, inches[1], inches[0]))
-                _floor(axes, floor, floor.of(scheme), colours, inches, is_one_of_many=len(floors) > 1)
-                top -= FLOOR_MARGIN
+                _key_space(axes, key_space, key_space.of(scheme), colours, inches, is_one_of_many=len(key_spaces) > 1)
+                top -= KEY_SPACE_MARGIN
             _loads(bars, loads(scheme, statistics), colours, capacity, bars_height, largest)
-            _titles(figure, scheme, floors, begin)
+            _titles(figure, scheme, key_spaces, begin)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, metadata={"Date": None} if form == "svg" else None)
         return buffer.getvalue()
 
 
-def _inches(floor: Floor, longer: float) -> tuple[float, float]:
-    """Height and width of a floor's matrix."""
-    left, right = (side.tuples or 1 for side in floor.statistics.sides)
+def _inches(key_space: KeySpace, longer: float) -> tuple[float, float]:
+    """Height and width of a key space's matrix."""
+    left, right = (side.tuples or 1 for side in key_space.statistics.sides)
     ratio = min(2.0, max(0.5, left / right))
     return (longer, longer / ratio) if ratio >= 1 else (longer * ratio, longer)
 
 
-def _floor(axes: Any, floor: Floor, scheme: Scheme, colours: list[_Colour], inches: tuple[float, float], *, is_one_of_many: bool) -> None:
-    """The matrix of a floor, of which ``scheme`` has the areas that both sides have keys of."""
-    main, statistics = floor.main, floor.statistics
+def _key_space(
+    axes: Any, key_space: KeySpace, scheme: Scheme, colours: list[_Colour], inches: tuple[float, float], *, is_one_of_many: bool
+) -> None:
+    """The matrix of a key space, of which ``scheme`` has the areas that both sides have keys of."""
+    main, statistics = key_space.main, key_space.statistics
     scheme = replace(scheme, areas=tuple(area for area in scheme.areas if not any(map(is_empty, area.keys))))
     rows, columns = (
-        _Axis(statistics.sides[side], [area.keys[side] for area in scheme.areas], main.key(side), floor.headings[side])
+        _Axis(statistics.sides[side], [area.keys[side] for area in scheme.areas], main.key(side), key_space.headings[side])
         for side in (LEFT, RIGHT)
     )
     _results(axes, Matrix.of(statistics, main), rows, columns)
@@ -199,9 +201,7 @@ def _results(axes: Any, matrix: Matrix, rows: _Axis, columns: _Axis) -> None:
             place(np.unique(lines), 0, 1, color="white", linewidth=0.4, alpha=0.7, zorder=2.5)
 
 
-def _areas(
-    axes: Any, scheme: Scheme, rows: _Axis, columns: _Axis, colours: list[_Colour], inches: tuple[float, float]
-) -> None:
+def _areas(axes: Any, scheme: Scheme, rows: _Axis, columns: _Axis, colours: list[_Colour], inches: tuple[float, float]) -> None:
     """Areas that hold one side cover the matrix once for left and once for right: half transparent, numbered where that side begins."""
     digits = len(str(scheme.tasks - 1))
     for parts in coverage_areas(scheme).values():
@@ -280,14 +280,14 @@ def _loads(axes: Any, held: Array, colours: list[_Colour], capacity: Capacity | 
             axes.annotate(part, (at, 0), ha=side, fontsize=8, color=colour, **below)
 
 
-def _titles(figure: Figure, scheme: Scheme, floors: Sequence[Floor], inches: float) -> None:
+def _titles(figure: Figure, scheme: Scheme, key_spaces: Sequence[KeySpace], inches: float) -> None:
     width, height = figure.get_size_inches()
     begin = inches / width + 0.02
-    names = dict.fromkeys(name for floor in floors for side in floor.streams for name in side)
+    names = dict.fromkeys(name for key_space in key_spaces for side in key_space.streams for name in side)
     title = f"{' ⋈ '.join(names)} by {scheme.model}: {wording.plural(scheme.tasks, 'task')}"
     figure.text(begin, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
-    predicates = [_cut(floor.main.text or str(floor.main.kind), 70) for floor in floors]
-    facts = [*(predicates if len(floors) == 1 else []), _cut(scheme.summary, 90)]
+    predicates = [_cut(key_space.main.text or str(key_space.main.kind), 70) for key_space in key_spaces]
+    facts = [*(predicates if len(key_spaces) == 1 else []), _cut(scheme.summary, 90)]
     figure.text(begin, 1 - 0.56 / height, "   ·   ".join(facts), fontsize=9, color=MUTED, va="center")
 
 

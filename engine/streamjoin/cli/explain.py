@@ -12,7 +12,7 @@ from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.validate import job_at
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.sequences import told
+from streamjoin.elastic.path_plans import told
 from streamjoin.epoch.deployment import as_it_lies
 from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.ports import CheckpointMismatch
@@ -53,7 +53,7 @@ def _sequences(job: Job) -> list[str]:
     lines = []
     for placed, flowing, own in flowing_of(lying.multiway, checkpoint):
         lines += [f"{job.joins[placed.join].name}:"] if len(job.joins) > 1 else []
-        lines += told(placed.graph, flowing, checkpoint.plan.ways[own])
+        lines += told(placed.graph, flowing, checkpoint.plan.path_plans[own])
     tuples, nbytes = (checkpoint.totals.get(name, [0])[0] for name in ("partial", "partial_bytes"))
     return [*lines, f"Sent between steps so far: {tuples:,} partial results, {nbytes:,} bytes.", ""]
 

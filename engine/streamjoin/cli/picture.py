@@ -70,9 +70,7 @@ def _width(stream: int, streams: int) -> float:
 
 
 def _rates(axes: Any, subject: Subject, samples: list[Sample], times: list[float]) -> None:
-    spans = [
-        max(sample.end - (samples[index - 1].end if index else sample.start), 1e-3) for index, sample in enumerate(samples)
-    ]
+    spans = [max(sample.end - (samples[index - 1].end if index else sample.start), 1e-3) for index, sample in enumerate(samples)]
     for number, colour in zip(range(len(subject.streams)), STREAMS, strict=False):
         rates = [sample.input[number] / span for sample, span in zip(samples, spans, strict=True)]
         axes.plot(times, rates, color=colour, linewidth=_width(number, len(subject.streams)), label=f"{subject.streams[number]} in")

@@ -49,7 +49,7 @@ def _made(join: Join, options: Options) -> Outline:
 
 
 def _show(made: Outline, options: Options) -> None:
-    click.echo(report(made.scheme, made.statistics, made.floors, made.capacity), nl=False)
+    click.echo(report(made.scheme, made.statistics, made.key_spaces, made.capacity), nl=False)
     if made.capacity.origin:
         click.echo(f"capacity: {made.capacity.told()}")
     if made.running is not None:
@@ -75,7 +75,7 @@ def _show(made: Outline, options: Options) -> None:
     if options.output is not None:
         from streamjoin.cli.draw import draw, render_change, render_scheme
 
-        known, running = (made.statistics, made.floors, made.capacity), made.running if made.planned.changed else None
+        known, running = (made.statistics, made.key_spaces, made.capacity), made.running if made.planned.changed else None
         try:
             if running is None:
                 draw(options.output, lambda form: render_scheme(form, made.scheme, *known))

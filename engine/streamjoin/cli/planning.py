@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from streamjoin.api.areas import CoverageArea, areas_of
-from streamjoin.api.floors import Floor
+from streamjoin.api.key_spaces import KeySpace
 from streamjoin.cli import wording
 from streamjoin.elastic.mapping import greedy, kept_by, overlaps
 from streamjoin.elastic.plan import Plan
@@ -55,36 +55,36 @@ def report_change(before: Plan, planned: Planned, statistics: Statistics) -> str
     return "\n".join([*lines, *([f"  ... and {wording.plural(more, 'more task')}"] if more > 0 else [])]) + "\n"
 
 
-def report(scheme: Scheme, statistics: Statistics, floors: Sequence[Floor], capacity: Capacity = UNLIMITED) -> str:
-    """The scheme in words: what it is made for, what a task holds, and every coverage area, floor by floor. Ends with a newline."""
+def report(scheme: Scheme, statistics: Statistics, key_spaces: Sequence[KeySpace], capacity: Capacity = UNLIMITED) -> str:
+    """The scheme in words: what it is made for, what a task holds, and every coverage area, key space by key space. Ends with a newline."""
     held = loads(scheme, statistics)
     lines = [f"{scheme.model}: {wording.plural(scheme.tasks, 'task')}, {scheme.summary}"]
-    for floor in floors:
-        main = floor.main
+    for key_space in key_spaces:
+        main = key_space.main
         served = "" if main.keys else ", which no key serves: each tuple of one stream meets every one of the other"
         lines.append(f"main predicate: {main.text or main.kind} ({main.kind}){served}")
-        sides = zip(floor.headings, floor.statistics.sides, strict=True)
+        sides = zip(key_space.headings, key_space.statistics.sides, strict=True)
         lines.append(", ".join(f"{name}: {wording.count(side.tuples)} tuples ({_spread(side, main)})" for name, side in sides))
     if sum(side.tuples for side in statistics.sides) > 0:
         line = f"load: at most {capacity.words(held.max())} a task, {capacity.figure(held.mean())} on average"
         if capacity is not UNLIMITED:
             line += f"; capacity {capacity.figure(capacity.amount)}, so that the fullest is {100 * held.max() / capacity.amount:.0f} % full"
         held_tuples = loads(scheme, statistics.counted).sum()
-        by_key = "for each of its keys, " if len(floors) > 1 else ""
+        by_key = "for each of its keys, " if len(key_spaces) > 1 else ""
         replicas = held_tuples / sum(side.tuples for side in statistics.sides)
         lines += [line, f"replication: {by_key}a tuple is held by {replicas:.2f} tasks on average"]
         warning = overfull(held, scheme.model, capacity)
         lines += [] if warning is None else [f"warning: {warning}"]
-    areas = list(areas_of(scheme, statistics, floors))
-    for number, floor in enumerate(floors):
-        own = [area for area in areas if area.floor == number]
-        lines += ["", *([f"{floor.main.text}:"] if len(floors) > 1 else []), *_table(own, floor, capacity)]
+    areas = list(areas_of(scheme, statistics, key_spaces))
+    for number, key_space in enumerate(key_spaces):
+        own = [area for area in areas if area.key_space == number]
+        lines += ["", *([f"{key_space.main.text}:"] if len(key_spaces) > 1 else []), *_table(own, key_space, capacity)]
     return "\n".join(lines) + "\n"
 
 
-def _table(areas: Sequence[CoverageArea], floor: Floor, capacity: Capacity) -> list[str]:
-    headings = tuple(f"{heading} keys" for heading in floor.names) if floor.stack is None else floor.headings
-    rows = [("tasks", *headings, *floor.names, "fullest task")]
+def _table(areas: Sequence[CoverageArea], key_space: KeySpace, capacity: Capacity) -> list[str]:
+    headings = tuple(f"{heading} keys" for heading in key_space.names) if key_space.stack is None else key_space.headings
+    rows = [("tasks", *headings, *key_space.names, "fullest task")]
     for area in areas[:MOST_LINES]:
         tasks = area.tasks
         is_range = tasks[-1] - tasks[0] < len(tasks)

@@ -106,9 +106,7 @@ class Pods:
     api_server: str
 
     @classmethod
-    def here(
-        cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str
-    ) -> Pods:
+    def here(cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str) -> Pods:
         """Made from what a pod is told about itself. Raises Failure naming what is missing."""
         wanted = ("STREAMJOIN_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP", "KUBERNETES_SERVICE_HOST")
         missing = [name for name in wanted if not environment.get(name)]

@@ -143,7 +143,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     with _served(options, job, execution, live) as followers:
         loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds)
         view = _view(options, state, out)
-        watchdog = Watchdog(lambda: driver.pulse.activity, lambda activity: end_process(activity, log_directory))
+        watchdog = Watchdog(lambda: driver.progress.activity, lambda activity: end_process(activity, log_directory))
         with collecting_seldom(), answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
             ended, out_is_gone = _watch(loop, state, view, live, events, stop)
         if live is not None:
@@ -178,7 +178,7 @@ def _served(options: Options, job: Job, execution: Execution, live: LiveRun | No
     from streamjoin.serve.server import DriverServer
 
     driver, address, port = execution.driver, options.metrics_address or "127.0.0.1", options.metrics_port or 0
-    metrics = Metrics(job, pulse=driver.pulse, snapshots=driver.snapshots)
+    metrics = Metrics(job, progress=driver.progress, snapshots=driver.snapshots)
     own = None if options.metrics_port is not None else secrets.token_urlsafe(18)
     token = Token(own) if own is not None else token_in(options.api_token_file)
     reorderings = None if options.elastic else Reorderings(job, execution.decided)

@@ -1,7 +1,7 @@
 """A scheme as shapes in the unit square, for the page: areas, the band of pairs that can match, and ranges of keys that are hot.
 
 As in :mod:`streamjoin.cli.draw`: left keys run down, right ones across, to the scale of the tuples that have them. Of three and more
-streams a side's keys are levels (:mod:`streamjoin.language.stack`), so that the floors lie along the diagonal.
+streams a side's keys are levels (:mod:`streamjoin.language.composite_key`), so that the key spaces lie along the diagonal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from streamjoin.api.areas import key_text, range_text
 from streamjoin.api.axis import Axis
-from streamjoin.api.floors import is_empty
+from streamjoin.api.key_spaces import is_empty
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import Encoding, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES

@@ -125,7 +125,7 @@ class Changes(Poller):
 
         try:
             latest = read_latest(ObjectStorage(catalog.location))
-            if latest is None or latest.checkpoint.plan.floors is None:
+            if latest is None or latest.checkpoint.plan.key_spaces is None:
                 return True
             catalog.lying(latest.checkpoint)
         except (QueryError, StorageError):

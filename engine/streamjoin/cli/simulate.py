@@ -1,5 +1,4 @@
-"""``streamjoin simulate``: takes a manifest's thresholds and some traffic, and shows what would come of it, beside other rules.
-"""
+"""``streamjoin simulate``: takes a manifest's thresholds and some traffic, and shows what would come of it, beside other rules."""
 
 from __future__ import annotations
 

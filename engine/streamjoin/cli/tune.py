@@ -120,9 +120,7 @@ def written(thresholds: Thresholds) -> dict[str, float | str]:
     }
 
 
-def _json(
-    options: Options, job: Job, prepared: Prepared, found: Tuned, whole: Sequence[Outcome] | None
-) -> dict[str, Any]:
+def _json(options: Options, job: Job, prepared: Prepared, found: Tuned, whole: Sequence[Outcome] | None) -> dict[str, Any]:
     def told(index: int) -> dict[str, Any] | None:
         one = found.proposed if index else found.present
         if one is None:

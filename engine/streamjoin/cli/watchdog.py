@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from streamjoin.cli.exits import Exit, stalled
 from streamjoin.cli.poller import Poller
-from streamjoin.epoch.pulse import Activity
+from streamjoin.epoch.progress import Activity
 
 BEATS = 5
 """How often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and then goes on at once."""
@@ -23,9 +23,7 @@ BEATS = 5
 class Watchdog(Poller):
     """Ends the process where the driver does not come back."""
 
-    def __init__(
-        self, activity: Callable[[], Activity | None], end: Callable[[Activity], object], *, poll_seconds: float = 1.0
-    ) -> None:
+    def __init__(self, activity: Callable[[], Activity | None], end: Callable[[Activity], object], *, poll_seconds: float = 1.0) -> None:
         """``end`` is called once, in a thread of its own."""
         super().__init__("watchdog", poll_seconds)
         self._activity, self._end = activity, end

@@ -1,4 +1,4 @@
-"""Numbers, times and durations as people read them. """
+"""Numbers, times and durations as people read them."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ from streamjoin.elastic.events import (
     Unpaused,
 )
 from streamjoin.elastic.forecast import Forecast
-from streamjoin.elastic.outlook import LONGEST_GAP_SECONDS
 from streamjoin.elastic.rules.decide import decide
 from streamjoin.elastic.rules.lookahead import ahead, budget_ends, expected_tau, full_tau
 from streamjoin.elastic.rules.review import Review
 from streamjoin.elastic.sample import Reading, Sample, read
 from streamjoin.elastic.settings import MOST_PER_HOUR, Policy, Settings
 from streamjoin.elastic.state import Attempt, Behind, Course, Hold, State
+from streamjoin.elastic.state_forecast import LONGEST_GAP_SECONDS
 
 
 class DecisionCore:
@@ -158,25 +158,25 @@ class DecisionCore:
         if left is not None and right is not None and left_rate is not None and right_rate is not None:
             rates = left_rate / reading.pace, right_rate / reading.pace
             if settings.is_predictive:
-                if state.outlook.at is None or at - state.outlook.at > LONGEST_GAP_SECONDS:
-                    state.jumps.forget()
+                if state.state_forecast.at is None or at - state.state_forecast.at > LONGEST_GAP_SECONDS:
+                    state.rate_shifts.forget()
                 else:
-                    state.jumps.observe(at, rates, state.outlook.rates, ahead(settings))
-            state.outlook.observe(at, (left / reading.kept, right / reading.kept), rates, reading.pace)
+                    state.rate_shifts.observe(at, rates, state.state_forecast.rates, ahead(settings))
+            state.state_forecast.observe(at, (left / reading.kept, right / reading.kept), rates, reading.pace)
             if settings.is_predictive:
-                state.season.observe(at, rates)
-            if state.spells.at is not None and at - state.spells.at > LONGEST_GAP_SECONDS:
-                state.spells.forget()
-            state.spells.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)
+                state.seasonality.observe(at, rates)
+            if state.idle_periods.at is not None and at - state.idle_periods.at > LONGEST_GAP_SECONDS:
+                state.idle_periods.forget()
+            state.idle_periods.observe(at, (left + right) / reading.kept, settings.tau2 / settings.level)
 
         if settings.is_predictive and tau_max is not None and reading.complete:
             now = settings.unshed(tau_max)
-            total = sum(state.outlook.held)
-            if state.outlook.at == at and total > 0:
+            total = sum(state.state_forecast.held)
+            if state.state_forecast.at == at and total > 0:
                 state.trend.observe(at, now / total)
             missed = state.trend.came_true(at, now)
             if missed is not None:
-                state.outlook.learn(missed)
+                state.state_forecast.learn(missed)
             state.trend.foresee(at + ahead(settings), expected_tau(state, settings, tau_max))
         # Shedding keeps tau from reaching tau3: what would be without it counts, or the join would shed for ever and never grow.
         if tau_max is not None and expected_tau(state, settings, tau_max) >= full_tau(state, settings):

@@ -125,7 +125,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class WayChange:
+class PathPlanChange:
     """Of one stream's new tuples: how they met the other streams, and how they do now."""
 
     stream: str
@@ -138,9 +138,9 @@ class WayChange:
 
 @dataclass(frozen=True, slots=True)
 class Reordering:
-    """A change of ways (:mod:`streamjoin.elastic.sequences`)."""
+    """A change of ways (:mod:`streamjoin.elastic.path_plans`)."""
 
-    changes: tuple[WayChange, ...]
+    changes: tuple[PathPlanChange, ...]
     rounds: tuple[int, int]
     """Of the exchange in each epoch, before and after."""
     seconds: tuple[float, float]
@@ -281,7 +281,7 @@ def _slots(value: Any) -> dict[str, Any]:
 def _reordering(data: Mapping[str, Any] | None) -> Reordering | None:
     if data is None:
         return None
-    changes = tuple(WayChange(**change) for change in data["changes"])
+    changes = tuple(PathPlanChange(**change) for change in data["changes"])
     (rounds, then_rounds), (seconds, then_seconds) = data["rounds"], data["seconds"]
     return Reordering(changes, (rounds, then_rounds), (seconds, then_seconds), data["measured"])
 

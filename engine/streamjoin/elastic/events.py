@@ -78,6 +78,4 @@ class SettingsChanged:
     settings: Settings
 
 
-Event = (
-    Sample | PlanApplied | MigrationBegun | MigrationFinished | Suspended | Resumed | Paused | Unpaused | LimitsSet | SettingsChanged
-)
+Event = Sample | PlanApplied | MigrationBegun | MigrationFinished | Suspended | Resumed | Paused | Unpaused | LimitsSet | SettingsChanged

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from streamjoin.elastic.arbitration import Bill
 from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering
 from streamjoin.elastic.ledger import Ledger, Record
+from streamjoin.elastic.path_plans import Flowing, bytes_text, counted
 from streamjoin.elastic.rules.sentences import duration
-from streamjoin.elastic.sequences import Flowing, bytes_text, counted
 from streamjoin.elastic.settings import Mode, field_of
 
 _MOST_CANDIDATES = 12
@@ -82,7 +82,7 @@ def _sentences(record: Record, now: float) -> list[str]:
         lines += [f"What could not be believed of it: {'; '.join(inputs.problems)}."] * bool(inputs.problems)
         lines += [f"Nobody confirms it: {inputs.unconfirmed}."] * bool(inputs.unconfirmed)
     if decision.reordering is not None:
-        lines += ["", *_ways(decision.reordering)]
+        lines += ["", *_path_plans(decision.reordering)]
     if decision.thresholds:
         lines.append(f"Thresholds: {', '.join(_threshold(name, value) for name, value in decision.thresholds.items())}.")
     if decision.verdicts:
@@ -115,7 +115,7 @@ def _headline(decision: Decision) -> str:
     return f"{what}{only}: {decision.sentence}"
 
 
-def _ways(reordering: Reordering) -> list[str]:
+def _path_plans(reordering: Reordering) -> list[str]:
     rows = [("new tuples of", "met", "sent", "meet", "send")]
     for change in reordering.changes:
         rows.append((change.stream, change.before, bytes_text(change.bytes_before), change.after, bytes_text(change.bytes_after)))

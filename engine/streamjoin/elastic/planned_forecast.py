@@ -60,9 +60,9 @@ class PlannedForecast:
 
     def _planned(self, workers: int) -> Prospect | None:
         try:
-            found = prospects(
-                self._plan, self._statistics, self._main, self._model, [workers], self._capacity, options=self._options
-            )[workers]
+            found = prospects(self._plan, self._statistics, self._main, self._model, [workers], self._capacity, options=self._options)[
+                workers
+            ]
         except ValueError:  # the model has none
             return None
         return Prospect(

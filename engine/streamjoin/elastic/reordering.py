@@ -1,33 +1,52 @@
 """A change of the ways in which the streams of a join meet, as the ledger has it.
 
-The driver chooses ways by itself (:mod:`streamjoin.elastic.sequences`); here is said what it has done, and by which measurements. Pure.
+The driver chooses ways by itself (:mod:`streamjoin.elastic.path_plans`); here is said what it has done, and by which measurements. Pure.
 """
 
 from __future__ import annotations
 
-from streamjoin.elastic.decision import Decision, Kind, Reason, Reordering, WayChange
-from streamjoin.elastic.sequences import Flowing, Way, Ways, bytes_text, count_text, counted, how_text, order_text, priced, rounds_of
+from streamjoin.elastic.decision import Decision, Kind, PathPlanChange, Reason, Reordering
+from streamjoin.elastic.path_plans import (
+    Flowing,
+    PathPlan,
+    PathPlans,
+    bytes_text,
+    count_text,
+    counted,
+    how_text,
+    order_text,
+    priced,
+    rounds_of,
+)
 from streamjoin.elastic.settings import Mode
 from streamjoin.language.graph import JoinGraph
 
 
 def reordered(
-    graph: JoinGraph, flowing: Flowing, before: Ways, after: Ways, at: float, generation: int, workers: int, *, join: str | None = None
+    graph: JoinGraph,
+    flowing: Flowing,
+    before: PathPlans,
+    after: PathPlans,
+    at: float,
+    generation: int,
+    workers: int,
+    *,
+    join: str | None = None,
 ) -> Decision:
     """The entry for a change from some ways to others, which both are priced by what was measured then. ``join``: its name, where there are
     several. O(streams³)."""
-    was, now = ([priced(graph, flowing, head, way) for head, way in enumerate(ways)] for ways in (before, after))
+    was, now = ([priced(graph, flowing, head, path_plan) for head, path_plan in enumerate(path_plans)] for path_plans in (before, after))
     changes = tuple(
-        WayChange(name, way_text(graph, old.way), way_text(graph, new.way), old.bytes_per_second, new.bytes_per_second)
+        PathPlanChange(name, way_text(graph, old.path_plan), way_text(graph, new.path_plan), old.bytes_per_second, new.bytes_per_second)
         for name, old, new in zip(graph.streams, was, now, strict=True)
-        if old.way != new.way
+        if old.path_plan != new.path_plan
     )
     rounds = rounds_of(before), rounds_of(after)
     seconds = tuple(
-        flowing.exchange.seconds(count, sum(each.load for each in ways)) for count, ways in zip(rounds, (was, now), strict=True)
+        flowing.exchange.seconds(count, sum(each.load for each in path_plans)) for count, path_plans in zip(rounds, (was, now), strict=True)
     )
-    sent = [bytes_text(sum(each.bytes_per_second for each in ways)) for ways in (was, now)]
-    pairs = [count_text(sum(each.pairs for each in ways)) for ways in (was, now)]
+    sent = [bytes_text(sum(each.bytes_per_second for each in path_plans)) for path_plans in (was, now)]
+    pairs = [count_text(sum(each.pairs for each in path_plans)) for path_plans in (was, now)]
     which = ", ".join(change.stream for change in changes)
     sentence = (
         f"{'' if join is None else f'{join}: '}new tuples of {which} meet the other streams in another way, by which "
@@ -51,9 +70,9 @@ def reordered(
     )
 
 
-def way_text(graph: JoinGraph, way: Way) -> str:
+def way_text(graph: JoinGraph, path_plan: PathPlan) -> str:
     """``b, c: ask``."""
-    return f"{order_text(graph, way)}: {how_text(way)}"
+    return f"{order_text(graph, path_plan)}: {how_text(path_plan)}"
 
 
 def _milliseconds(seconds: float) -> str:

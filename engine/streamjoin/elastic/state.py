@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from streamjoin.elastic.jumps import Jumps
-from streamjoin.elastic.outlook import Outlook, Trend
+from streamjoin.elastic.idle_periods import IdlePeriods
+from streamjoin.elastic.rate_shifts import RateShifts
 from streamjoin.elastic.sample import Reading
-from streamjoin.elastic.season import Season
+from streamjoin.elastic.seasonality import Seasonality
 from streamjoin.elastic.settings import MOST_PER_HOUR
-from streamjoin.elastic.spells import Spells
+from streamjoin.elastic.state_forecast import StateForecast, Trend
 
 BUCKETS = 60
 """Into so many parts the delay before removing workers is divided, to remember the largest need in it."""
@@ -153,13 +153,13 @@ class State:
     peaks: Peaks = field(default_factory=Peaks)
     changes: list[float] = field(default_factory=list)
     """When the last plans were applied, oldest first; whoever wanted them."""
-    outlook: Outlook = field(default_factory=Outlook)
+    state_forecast: StateForecast = field(default_factory=StateForecast)
     """Kept across plans: what the window holds does not depend on them."""
-    jumps: Jumps = field(default_factory=Jumps)
+    rate_shifts: RateShifts = field(default_factory=RateShifts)
     """Kept likewise."""
-    season: Season = field(default_factory=Season)
+    seasonality: Seasonality = field(default_factory=Seasonality)
     """Kept likewise."""
-    spells: Spells = field(default_factory=Spells)
+    idle_periods: IdlePeriods = field(default_factory=IdlePeriods)
     """Kept across plans, as the outlook."""
     trend: Trend = field(default_factory=Trend)
     """Of the fullest worker's tau, as it would be if nothing were shed, under this plan."""
@@ -180,7 +180,7 @@ class State:
         assert len(self.peaks.rows) <= BUCKETS + 2, f"{len(self.peaks.rows)} parts are remembered"
         assert len(self.changes) <= MOST_PER_HOUR, f"{len(self.changes)} changes are remembered"
         assert self.replans >= 0, f"replans {self.replans} are negative"
-        self.outlook.validate()
+        self.state_forecast.validate()
         latest = self.latest
         holds = {name: getattr(self, name) for name in ("full", "eased", "spending", "unused", "uneven", "ratio", "behind")}
         for name, hold in holds.items():
@@ -199,7 +199,7 @@ class State:
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Reading | Outlook | Jumps | Season | Spells):
+            if isinstance(value, Reading | StateForecast | RateShifts | Seasonality | IdlePeriods):
                 value = value.to_json()
             elif isinstance(value, Hold | Behind | Attempt):
                 value = {name: getattr(value, name) for name in value.__slots__}
@@ -232,7 +232,12 @@ class State:
                 values["latest"] = Reading.from_json(values["latest"])
             values["peaks"] = Peaks([[float(number) for number in row] for row in values["peaks"]])
             values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
-            for name, part in (("spells", Spells), ("jumps", Jumps), ("season", Season), ("outlook", Outlook)):
+            for name, part in (
+                ("idle_periods", IdlePeriods),
+                ("rate_shifts", RateShifts),
+                ("seasonality", Seasonality),
+                ("state_forecast", StateForecast),
+            ):
                 values[name] = part.from_json(values[name])
             state = cls(**values)
             state.validate()

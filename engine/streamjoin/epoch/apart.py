@@ -287,4 +287,3 @@ def _bound(bounds: Bounds) -> None:
         with open("/proc/self/status") as status:
             data = next((int(line.split()[1]) << 10 for line in status if line.startswith("VmData")), 0)
         resource.setrlimit(resource.RLIMIT_DATA, (data + bounds.memory_bytes,) * 2)
-

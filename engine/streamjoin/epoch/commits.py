@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from streamjoin.epoch.delays import DelayMeter
 from streamjoin.epoch.flowing import Flows
-from streamjoin.epoch.janitor import Janitor
+from streamjoin.epoch.garbage import GarbageCollector
+from streamjoin.epoch.next_checkpoint import arrivals_of, checkpoint_after, whose, with_refused
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import arrivals_of, checkpoint_after, whose, with_refused
 from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import PlannedEpoch
 from streamjoin.epoch.ports import EpochFailed
@@ -45,7 +45,7 @@ class Commits:
         log: CommitLog,
         sources: Sequence[Source],
         sink: Sinks,
-        janitor: Janitor,
+        garbage: GarbageCollector,
         timelines: Timelines,
         delays: DelayMeter,
         location: str,
@@ -67,7 +67,7 @@ class Commits:
         self._is_owner = False
         """Whether the outputs are known to belong to this checkpoint."""
         self._location = location
-        self._log, self._janitor = log, janitor
+        self._log, self._garbage = log, garbage
         self._timelines, self._delays, self._clock, self._phase = timelines, delays, clock, phase
 
     def commit(self, job: Job, epoch: PlannedEpoch, reports: list[TaskReport], flow: Flows, observed: Observations) -> Checkpoint:
@@ -81,7 +81,7 @@ class Commits:
             try:
                 results = results.gathered(due, self.sink, self.checkpoint.identity, self._log.incarnation, epoch.spec.epoch)
             except (SinkError, OSError) as error:
-                self._janitor.has_leftovers = True
+                self._garbage.has_leftovers = True
                 raise EpochFailed(f"epoch {epoch.spec.epoch}: {type(error).__name__}: {told(error)}", traceback.format_exc()) from error
         segment = Segment(self._log.next_path)
         results = results.kept_in(segment)

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.epoch.event_times import event_times_of
-from streamjoin.epoch.nearness import before
 from streamjoin.epoch.paths import JoinOperator
 from streamjoin.epoch.spec import Config, Shared, Stream
+from streamjoin.epoch.window_filter import before
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.kernel.keys import key_type
 from streamjoin.kernel.types import held_fields

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.sequences import BROADCAST_ROUND, fetching_from
+from streamjoin.elastic.path_plans import BROADCAST_ROUND, fetching_from
 from streamjoin.epoch.compiled import Plan
 from streamjoin.epoch.lookup import Lookup, brought, run_of
 from streamjoin.epoch.matches import Runs
@@ -134,11 +134,11 @@ class DeltaJoin:
         marks = join.shape.marks
         self._marked = None if marks is None else reference_to(join.shape.graph.streams[marks])
         """The column of references to the tuples of which that is asked."""
-        self._paths = join.paths(spec.ways)
+        self._paths = join.paths(spec.path_plans)
         self._stages = {stage.number: stage for path in self._paths for stage in path.stages}
         self._after = {path.stages[at].number: stage for path in self._paths for at, stage in enumerate(path.stages[1:])}
         """By a stage's number, the one that comes after it."""
-        self._fetching_from = fetching_from(join.ways(spec.ways))
+        self._fetching_from = fetching_from(join.path_plans(spec.path_plans))
         self._fetching = join.numbers.start
         """What pieces of tuples that are fetched have as a stage's number, and those by which they are asked for: the first one's, to which
         nothing is sent."""

@@ -22,7 +22,7 @@ from streamjoin.elastic.deployment import Deployment
 from streamjoin.epoch.apart import read_apart
 from streamjoin.epoch.event_times import event_times_of
 from streamjoin.epoch.fingerprint import JoinChanges
-from streamjoin.epoch.joins import candidates, continued, floors_of
+from streamjoin.epoch.joins import candidates, continued, key_spaces_of
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.snapshots import StorageSnapshots
@@ -39,8 +39,8 @@ from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.kernel.keys import encode_keys
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.choice import choose
-from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
+from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import KeyExpression, MainPredicate, seeded
 from streamjoin.language.sides import SIDES
@@ -93,9 +93,9 @@ def first_plan(
     def deployment(layout: Layout) -> Deployment:
         """The first plan by this layout."""
         of_places = zip(layout.places, encoded[job.layouts.index(layout)], strict=True)
-        levels = [layout.levels(place, keys) for place, keys in of_places]
+        encoded_keys = [layout.encoded_keys(place, keys) for place, keys in of_places]
         volumes = [of_streams[place.stream] for place in layout.places]
-        known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if layout.is_keyed else None for keys in levels])
+        known = _statistics(layout.places, volumes, [(keys, np.ones(len(keys))) if layout.is_keyed else None for keys in encoded_keys])
         sampled = [_tuple_bytes(job, place.stream, samples[place.stream]) for place in layout.places]
         return deployed(job.lying(layout), known, layout.main, tuple_bytes=sampled, held=volumes)
 
@@ -105,7 +105,7 @@ def first_plan(
     else:
         layout = choose(job.layouts, encoded)
         made = {layout: deployment(layout)}
-    checkpoint = checkpoint.on(Floors.of(layout, [join.name for join in job.joins], job.window))
+    checkpoint = checkpoint.on(KeySpaces.of(layout, [join.name for join in job.joins], job.window))
     return _deployed(checkpoint, layout.main, made[layout])
 
 
@@ -157,7 +157,7 @@ def other_joins(
         if was[number] is None:  # nothing is held there yet
             held[number] = max([1.0, *(tuples for at, tuples in zip(layout.places, held, strict=True) if at.stream == place.stream)])
             keys = _encoded(samples[place.stream], place.key, job.streams[place.stream], checkpoint.seed)
-            sampled[number] = (layout.levels(place, keys), np.ones(len(keys))) if layout.is_keyed else None
+            sampled[number] = (layout.encoded_keys(place, keys), np.ones(len(keys))) if layout.is_keyed else None
     return _deployed(after, layout.main, _for_held(lying, after, layout, held, sampled))
 
 
@@ -188,9 +188,9 @@ def _statistics(places: Sequence[Place], volumes: Sequence[float], samples: Sequ
         known = [(volumes[number], sample) for number in numbers if (sample := samples[number]) is not None and len(sample[0])]
         histogram = None
         if known:
-            levels = np.concatenate([levels for _, (levels, _) in known])
+            encoded_keys = np.concatenate([encoded_keys for _, (encoded_keys, _) in known])
             weight = np.concatenate([weights * (tuples / weights.sum()) for tuples, (_, weights) in known])
-            histogram = Histogram.from_sample(levels, weight=weight)
+            histogram = Histogram.from_sample(encoded_keys, weight=weight)
         sides.append(SideStatistics(sum(volumes[number] for number in numbers), histogram))
     return Statistics(tuple(sides))
 
@@ -209,7 +209,7 @@ def _deployed(checkpoint: Checkpoint, main: MainPredicate, deployment: Deploymen
 def as_it_lies(job: Job, checkpoint: Checkpoint, location: str) -> Job:
     """The job with the layout alone that the checkpoint's blocks are sorted by. Raises CheckpointMismatch when the joins no longer have
     it."""
-    lying = job.continuing(floors_of(checkpoint))
+    lying = job.continuing(key_spaces_of(checkpoint))
     if lying is not None:
         return lying
     raise CheckpointMismatch(
@@ -295,9 +295,7 @@ def make_sinks(job: Job, storage: Storage) -> Sinks:
     return Sinks(made, feeds, tuple(known), DeadLetters(job.dead_letter, job.most_late_letters, job.letters_retention))
 
 
-def _samples(
-    job: Job, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float, *, apart: bool
-) -> list[list[pa.RecordBatch]]:
+def _samples(job: Job, sources: Sequence[Source], inputs: Sequence[SourcePlan], now: float, *, apart: bool) -> list[list[pa.RecordBatch]]:
     """By stream, some of the first records. What a record may have failed is read again in a process of its own."""
     schemas = [arrow_schema(stream.schema) for stream in job.streams]
     try:
@@ -367,13 +365,13 @@ def _sampled(storage: Storage, blocks: Sequence[Block], layout: Layout, place: P
         # Evenly along the tuples, so that a block is drawn as often as its size asks for, and each draw stands for as many tuples.
         drawn = np.searchsorted(ends, (np.arange(draws) + 0.5) * total / draws, side="right")
         shares = {number: count * total / draws for number, count in Counter(drawn.tolist()).items()}
-    levels: list[np.ndarray] = []
+    encoded_keys: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     numbers = iter(shares)
     while chunk := list(islice(numbers, DOWNLOADS)):
         for number, batch in zip(chunk, load_all(storage, [ordered[number] for number in chunk]), strict=True):
             every = max(1, batch.num_rows * draws // SAMPLE_RECORDS)
             # A copy: a view would keep the block mapped, or in a scratch file.
-            levels.append(layout.levels(place, batch.column("_key").to_numpy()[every // 2 :: every].copy()))
-            weights.append(np.full(len(levels[-1]), shares[number] / len(levels[-1])))
-    return np.concatenate(levels), np.concatenate(weights)
+            encoded_keys.append(layout.encoded_keys(place, batch.column("_key").to_numpy()[every // 2 :: every].copy()))
+            weights.append(np.full(len(encoded_keys[-1]), shares[number] / len(encoded_keys[-1])))
+    return np.concatenate(encoded_keys), np.concatenate(weights)

@@ -18,8 +18,8 @@ workers would wait for each other, for the commit and for the next plan. What ma
 expired go by the watermarks of the last epoch but one; a task of the later epoch goes on from runs that the earlier one staged in its
 process, or fails; the driver commits it only if those are the runs that it has committed. One that was begun too early is begun again.
 
-Others do the rest: ``planning`` (how much an epoch reads), ``commits``, ``outcome`` (the checkpoint after an epoch), ``replan``,
-``deployment`` (the first plan), ``timelines`` (snapshots of results), ``compaction`` and ``janitor``.
+Others do the rest: ``planning`` (how much an epoch reads), ``commits``, ``next_checkpoint`` (the checkpoint after an epoch), ``replan``,
+``deployment`` (the first plan), ``timelines`` (snapshots of results), ``compaction`` and ``garbage``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from streamjoin.elastic.path_plans import PathPlans
 from streamjoin.elastic.plan import Plan
-from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch import deployment, events
 from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.commits import Commits
@@ -42,14 +42,14 @@ from streamjoin.epoch.cutting import least_workers, plan_for
 from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.fingerprint import JoinChanges, join_changes
 from streamjoin.epoch.flowing import Flows
-from streamjoin.epoch.janitor import Janitor
+from streamjoin.epoch.garbage import GarbageCollector
 from streamjoin.epoch.joins import as_named_now
+from streamjoin.epoch.next_checkpoint import require_predecessor, result_of
 from streamjoin.epoch.observations import Observations
-from streamjoin.epoch.outcome import require_predecessor, result_of
 from streamjoin.epoch.phases import Phases
 from streamjoin.epoch.planning import Flight, Head, PlannedEpoch, make_spec, plan_inputs, utilization, weights_of_sides
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
-from streamjoin.epoch.pulse import Pulse
+from streamjoin.epoch.progress import ProgressMonitor
 from streamjoin.epoch.refusals import PlanRefused, require_fit
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.epoch.reports import TaskReport, TooLarge
@@ -97,18 +97,18 @@ class Driver:
         self.layout: Layout | None = None
         self._storage = storage
         self._runner = runner
-        self.pulse = Pulse(runner, job.deadline_seconds)
-        self._phase = Phases(self.pulse, at, lambda: max(0, self.checkpoint.epoch + self.is_published))
+        self.progress = ProgressMonitor(runner, job.deadline_seconds)
+        self._phase = Phases(self.progress, at, lambda: max(0, self.checkpoint.epoch + self.is_published))
         self._clock = clock
         self._query, self._suspects_data = uuid.uuid4().hex, suspects_data
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
-        self._janitor = Janitor(storage, self._log, sources, sink)
+        self._garbage = GarbageCollector(storage, self._log, sources, sink)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(self._query, job.stabilization_seconds, fetches=storage.local_path(FOLDER) is None)
         self._observations = Observations(job.places, len(job.streams))
         self._delays = DelayMeter(join.name for join in job.joins)
-        parts = (self._log, sources, sink, self._janitor, self._timelines, self._delays, storage.url)
+        parts = (self._log, sources, sink, self._garbage, self._timelines, self._delays, storage.url)
         self._commits = Commits(*parts, clock=clock, phase=self._phase)
         self._flows = Flows(job, ())  # of three and more streams, once a plan is adopted
         self._config: Shared | None = None  # until a plan is adopted
@@ -140,7 +140,7 @@ class Driver:
             self._commits.require_outputs()
             self._commits.publish(again=True)
         except UnavailableError:  # until a step has sent it, nothing that is staged may be swept away
-            self._janitor.has_leftovers = True
+            self._garbage.has_leftovers = True
         else:
             self._phase("sweep")
             self.sweep()
@@ -205,7 +205,7 @@ class Driver:
             self._phase("publish")
             self._commits.publish()
             self._phase("clean")
-            self._janitor.clean(before, after, reports, in_flight=bool(self._ahead))
+            self._garbage.clean(before, after, reports, in_flight=bool(self._ahead))
         except BaseException:
             self._abandon()
             raise
@@ -253,14 +253,14 @@ class Driver:
             return None
         assert self._config is not None
         spec = make_spec(
-            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._ways()),
+            *(self.job, self.checkpoint, head, inputs, plans, self._config, self._path_plans()),
             incarnation=self._log.incarnation,
             entry=path_of(self._log.sequence),
             now=self._clock(),
             caution=self._caution,
             rewrite=self._rewrite,
             ended=ended,
-            deadline_seconds=self.pulse.deadline_seconds,
+            deadline_seconds=self.progress.deadline_seconds,
         )
         epoch = PlannedEpoch(spec, inputs, plans, started_at)
         self._phase("switch" if epoch.is_switch else "tasks")
@@ -293,9 +293,9 @@ class Driver:
                     break
                 except EpochFailed as error:
                     if error.stalled:
-                        self.pulse.stalled(str(error))
+                        self.progress.stalled(str(error))
                     self._abandon()
-                    self._janitor.has_leftovers = True
+                    self._garbage.has_leftovers = True
                     if error.too_large is not None:
                         self._plan_fewer(error.too_large)
                     else:
@@ -334,7 +334,7 @@ class Driver:
             epoch.backlog_records > 0
             and not self._caution.is_active
             and not epoch.is_switch
-            and not self._janitor.is_due(epoch.spec.epoch)
+            and not self._garbage.is_due(epoch.spec.epoch)
             and not self._replanner.concerns_next_epoch(self._ready())
             and self._runner.overlaps
         )
@@ -343,19 +343,19 @@ class Driver:
         """Give up the epochs that were begun too early: what they have written is swept away."""
         while self._ahead:
             self._ahead.pop().running.cancel()
-            self._janitor.has_leftovers = True
+            self._garbage.has_leftovers = True
 
     def _learn(self, epoch: PlannedEpoch, reports: list[TaskReport]) -> None:
         """Take over what the epoch that was just committed has changed: the plan, and the statistics for the next one."""
         now, seconds = self._clock(), sum(self._phase.seconds.values())
-        self.pulse.committed(seconds - self._phase.seconds.get("deploy", 0.0))
+        self.progress.committed(seconds - self._phase.seconds.get("deploy", 0.0))
         tasks = epoch.plans.current.scheme.tasks
         rewrite = rewrite_after(self._rewrite, self.checkpoint, self.job.window, self._log.incarnation, tasks, reports, epoch.is_switch)
-        self._janitor.has_leftovers |= epoch.is_switch and self._rewrite is not None
-        self._rewrite, self._janitor.rewriting = rewrite, None if rewrite is None else rewrite.name
+        self._garbage.has_leftovers |= epoch.is_switch and self._rewrite is not None
+        self._rewrite, self._garbage.rewriting = rewrite, None if rewrite is None else rewrite.name
         assert self.layout is not None
         self._observations.add(self.layout, reports, epoch.spec.expired_before, now)
-        self._flows.add(epoch.spec.ways, reports, self.checkpoint)
+        self._flows.add(epoch.spec.path_plans, reports, self.checkpoint)
         if epoch.is_switch:
             committed = events.FirstEpochCommitted(
                 epoch=epoch.spec.epoch,
@@ -391,7 +391,7 @@ class Driver:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
         self.job = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self.layout = self.job.layouts[0]
-        self._flows = Flows(self.job, checkpoint.plan.ways, checkpoint.plan.flowing)
+        self._flows = Flows(self.job, checkpoint.plan.path_plans, checkpoint.plan.flowing)
         self._commits.checkpoint = checkpoint.sized(len(self.job.streams), len(self.job.places))
         self._observations = Observations(self.job.places, len(self.job.streams))
         config = deployment.make_config(self.job, checkpoint.seed, self._query, self._storage, self._commits.sources, self._commits.sink)
@@ -423,9 +423,9 @@ class Driver:
         assert self.layout is not None
         return self.job, self.statistics(), self.layout.main
 
-    def _ways(self) -> Ways:
+    def _path_plans(self) -> PathPlans:
         """In what order each stream's new tuples meet the others, and how, where there are more than two."""
-        return self._flows.ways(self.checkpoint, self._observations.rates(), self._clock())
+        return self._flows.path_plans(self.checkpoint, self._observations.rates(), self._clock())
 
     def _plan_inputs(self, head: Head, final: bool) -> tuple[SourcePlan, ...]:
         self._commits.show_fed()
@@ -433,7 +433,7 @@ class Driver:
 
     def sweep(self) -> int:
         """Remove what the last commit does not name. Returns how many files. Nothing may be in flight. O(stored objects)."""
-        return self._janitor.sweep(self.checkpoint)
+        return self._garbage.sweep(self.checkpoint)
 
     @property
     def checkpoint(self) -> Checkpoint:

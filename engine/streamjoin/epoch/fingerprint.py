@@ -125,7 +125,7 @@ def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple
 def _alone(job: Job, checkpoint: Checkpoint, was: Mapping[str, str]) -> str | None:
     """What the only join of a checkpoint is called: as it was, or, where there is still one and it is the same, as that is now."""
     joins = [join.name for join in job.joins]
-    recorded = None if checkpoint.plan.floors is None else next(iter(checkpoint.plan.floors.joins))
+    recorded = None if checkpoint.plan.key_spaces is None else next(iter(checkpoint.plan.key_spaces.joins))
     if recorded is not None and (recorded in joins or len(joins) > 1):
         return recorded
     same = next((name for name in joins if fingerprint_of(job, name) == was), None)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamjoin.elastic.path_plans import Flowing, PathPlans, assumed, choose
 from streamjoin.elastic.rounds import LEAST_EPOCH_SECONDS, Exchange, Pace, Round
-from streamjoin.elastic.sequences import Flowing, Ways, assumed, choose
-from streamjoin.epoch.outcome import counts_of
+from streamjoin.epoch.next_checkpoint import counts_of
 from streamjoin.epoch.planning import tuple_bytes
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.job import Job
@@ -22,7 +22,7 @@ from streamjoin.sizing import carried_bytes
 from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
-"""Ways are looked at again after so long."""
+"""PathPlans are looked at again after so long."""
 KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
 JOINS = "joins"
@@ -34,20 +34,20 @@ LEAST_PAIRS = 10_000.0
 class Flow:
     """Of one join. The loop's own."""
 
-    def __init__(self, job: Job, placed: PlacedGraph, ways: Ways) -> None:
-        """``placed``: the join. ``ways``: those of the last commit; empty before the first."""
-        self._job, self._placed, self._graph, self._ways = job, placed, placed.graph, ways
+    def __init__(self, job: Job, placed: PlacedGraph, path_plans: PathPlans) -> None:
+        """``placed``: the join. ``path_plans``: those of the last commit; empty before the first."""
+        self._job, self._placed, self._graph, self._path_plans = job, placed, placed.graph, path_plans
         # By edge: pairs that could have matched, and those that did.
         self._pairs = [0.0] * len(placed.graph.edges)
         self._found = [0.0] * len(placed.graph.edges)
         self._met = [0.0] * len(placed.graph.edges)
         self._chosen_at: float | None = None
 
-    def add(self, ways: Ways, numbers: range, reports: Sequence[TaskReport], after: Checkpoint) -> None:
+    def add(self, path_plans: PathPlans, numbers: range, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways, whose steps have these ``numbers``. O(reports x steps + blocks)."""
-        of_streams, steps, held = counts_of(reports, len(self._job.streams))["accepted"], len(ways) - 1, self._stored(after)
+        of_streams, steps, held = counts_of(reports, len(self._job.streams))["accepted"], len(path_plans) - 1, self._stored(after)
         accepted = [of_streams[stream] for stream in self._placed.streams]
-        found, met = [0] * (len(ways) * steps), [0] * (len(ways) * steps)
+        found, met = [0] * (len(path_plans) * steps), [0] * (len(path_plans) * steps)
         for report in reports:
             for number, work in report.stages.items():
                 if number in numbers:
@@ -58,9 +58,9 @@ class Flow:
         self._pairs = [KEPT * count for count in self._pairs]
         self._found = [KEPT * count for count in self._found]
         self._met = [KEPT * count for count in self._met]
-        for head, way in enumerate(ways):
+        for head, path_plan in enumerate(path_plans):
             probing, joined = float(accepted[head]), frozenset((head,))
-            for at, stream in enumerate(way.order):
+            for at, stream in enumerate(path_plan.order):
                 edge = self._graph.edge_to(stream, joined)
                 assert edge is not None
                 number, came = self._graph.edges.index(edge), found[head * steps + at]
@@ -82,14 +82,14 @@ class Flow:
         window = self._job.joins[self._placed.join].window.kind.value
         return Flowing(of_streams, tuple(held), by_condition, by_output, tuple(measured), tuple(admitted), window, exchange)
 
-    def ways(self, checkpoint: Checkpoint, rates: Sequence[float], exchange: Exchange, now: float) -> Ways:
+    def path_plans(self, checkpoint: Checkpoint, rates: Sequence[float], exchange: Exchange, now: float) -> PathPlans:
         """The ways for the next epoch: the last epoch's, or better ones if it is time to look again."""
-        if self._chosen_at is None and self._ways:
+        if self._chosen_at is None and self._path_plans:
             self._chosen_at = now  # nothing has been measured yet, and they were chosen by what had been
         if self._chosen_at is None or not 0 <= now - self._chosen_at < CHOOSE_SECONDS:
             self._chosen_at = now
-            self._ways = choose(self._graph, self.known(checkpoint, rates, exchange), self._ways)
-        return self._ways
+            self._path_plans = choose(self._graph, self.known(checkpoint, rates, exchange), self._path_plans)
+        return self._path_plans
 
     def _stored(self, checkpoint: Checkpoint) -> list[float]:
         """Tuples stored, by stream: each once, however many places hold it."""
@@ -111,21 +111,21 @@ def rounds_in(reports: Sequence[TaskReport]) -> Iterator[Round]:
 class Flows:
     """Those of all joins over three and more streams, one after the other, and the exchange that they share. The loop's own."""
 
-    def __init__(self, job: Job, ways: Ways, flowing: Mapping[str, Any] | None = None) -> None:
-        """``ways`` and ``flowing``: of the last commit; empty before the first."""
+    def __init__(self, job: Job, path_plans: PathPlans, flowing: Mapping[str, Any] | None = None) -> None:
+        """``path_plans`` and ``flowing``: of the last commit; empty before the first."""
         parts = zip(job.multiway, numbered(job.multiway, len(job.joins)), strict=True)
-        self._of_joins = [(Flow(job, placed, ways[heads]), heads, steps) for placed, (heads, steps) in parts]
+        self._of_joins = [(Flow(job, placed, path_plans[heads]), heads, steps) for placed, (heads, steps) in parts]
         first = Exchange(epoch_seconds=max(LEAST_EPOCH_SECONDS, job.interval_micros / 1e6))
         before = [Flowing.from_json(known).exchange for known in _of_each(job.multiway, flowing or {}) if known]
         self._pace = Pace(before[0] if before else first)
 
-    def add(self, ways: Ways, reports: Sequence[TaskReport], after: Checkpoint) -> None:
+    def add(self, path_plans: PathPlans, reports: Sequence[TaskReport], after: Checkpoint) -> None:
         """Take in an epoch that ran by these ways."""
         if self._of_joins:
             pairs = sum(report.candidates for report in reports)
             self._pace.add(rounds_in(reports), after.committed_at or 0.0, pairs, sum(report.seconds.get("join", 0.0) for report in reports))
         for flow, heads, steps in self._of_joins:
-            flow.add(ways[heads], steps, reports, after)
+            flow.add(path_plans[heads], steps, reports, after)
 
     def known(self, checkpoint: Checkpoint, rates: Sequence[float]) -> dict[str, Any]:
         """What is known, as a checkpoint has it (``Checkpoint.flowing``)."""
@@ -133,10 +133,10 @@ class Flows:
         found = [flow.known(checkpoint, rates, exchange).to_json() for flow, _, _ in self._of_joins]
         return {JOINS: found} if len(found) > 1 else found[0] if found else {}
 
-    def ways(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> Ways:
+    def path_plans(self, checkpoint: Checkpoint, rates: Sequence[float], now: float) -> PathPlans:
         """The ways for the next epoch."""
         exchange = self._exchange(checkpoint)
-        return tuple(way for flow, _, _ in self._of_joins for way in flow.ways(checkpoint, rates, exchange, now))
+        return tuple(path_plan for flow, _, _ in self._of_joins for path_plan in flow.path_plans(checkpoint, rates, exchange, now))
 
     def _exchange(self, checkpoint: Checkpoint) -> Exchange:
         """O(tasks)."""

@@ -254,9 +254,7 @@ class Link(TaskPart):
         return lefts, rights
 
     def _staged(self, runs: TaskRuns, task: int, tasks: int) -> tuple[Tuples, Tuples]:
-        lefts, rights = (
-            Tuples(cast(tuple[Chunk, ...], runs[key])) for key in _keys(self._join.places, task, tasks)
-        )
+        lefts, rights = (Tuples(cast(tuple[Chunk, ...], runs[key])) for key in _keys(self._join.places, task, tasks))
         return lefts, rights
 
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.elastic.completeness import GROUPS
-from streamjoin.elastic.sequences import rounds_of
+from streamjoin.elastic.path_plans import rounds_of
 from streamjoin.epoch.compiled import compiled, plan_of
 from streamjoin.epoch.delta_join import DeltaJoin, Observer
 from streamjoin.epoch.joined import Joined, Steps
@@ -63,12 +63,12 @@ SAMPLED_PAIRS = 4096
 
 def rounds_among_tasks(spec: EpochSpec) -> int:
     """The number of rounds in which tasks send each other pieces, after the pieces of the splits. Of joins of three and more streams they
-    send partial results, and what these ask for (``elastic.sequences.rounds_of``). Of two, there is one round if a tuple whose matches
+    send partial results, and what these ask for (``elastic.path_plans.rounds_of``). Of two, there is one round if a tuple whose matches
     count can be in several areas, and none otherwise. All joins take theirs together. O(areas)."""
     worker = compiled(spec.config)
     areas = plan_of(spec.scheme, spec.config).scheme.areas
     notices = any(area.writes[place] != area.keys[place] for area in areas for place in worker.tracked)
-    return max(NOTICES_ROUND * notices, *(rounds_of(join.ways(spec.ways)) for join in worker.joins))
+    return max(NOTICES_ROUND * notices, *(rounds_of(join.path_plans(spec.path_plans)) for join in worker.joins))
 
 
 class TaskPart(ABC):

@@ -1,9 +1,9 @@
 """Going on from a checkpoint with other joins than it was made with: some were added to the manifest, some removed.
 
-What is held of joins that stay, stays where it is, on its floors. A join that is added has floors of its own
-(:mod:`streamjoin.language.floors`), which begin with nothing: it sees what is read from then on, as if it ran alone from there. Floors of
-which no join is left go, with what is held on them. All of this is one commit, with the plan that it takes. A crash before it leaves the
-checkpoint as it was, with the joins that it had.
+What is held of joins that stay, stays where it is, on its key spaces. A join that is added has key spaces of its own
+(:mod:`streamjoin.language.key spaces`), which begin with nothing: it sees what is read from then on, as if it ran alone from there.
+KeySpaces of which no join is left go, with what is held on them. All of this is one commit, with the plan that it takes. A crash before it
+leaves the checkpoint as it was, with the joins that it had.
 
 Results of a join that was removed must be visible by then, as nobody else knows where they go: a driver that stops in order sees to that.
 """
@@ -20,7 +20,7 @@ from streamjoin.epoch.results import SINK
 from streamjoin.io.deadletter import TAG
 from streamjoin.io.several import tags
 from streamjoin.job import Job
-from streamjoin.language.floors import Floors
+from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest import resolve
@@ -28,15 +28,15 @@ from streamjoin.state.blocks import Block
 from streamjoin.state.checkpoint import Checkpoint
 
 
-def floors_of(checkpoint: Checkpoint) -> Floors:
-    """The floors on which the tuples of a checkpoint with a plan lie."""
-    floors = checkpoint.plan.floors
-    assert floors is not None, "they come with the first plan"
-    return floors
+def key_spaces_of(checkpoint: Checkpoint) -> KeySpaces:
+    """The key spaces on which the tuples of a checkpoint with a plan lie."""
+    key_spaces = checkpoint.plan.key_spaces
+    assert key_spaces is not None, "they come with the first plan"
+    return key_spaces
 
 
 def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, location: str) -> Checkpoint:
-    """The checkpoint with floors and results under what the joins are known by now. Raises CheckpointMismatch where results are of a
+    """The checkpoint with key spaces and results under what the joins are known by now. Raises CheckpointMismatch where results are of a
     removed join."""
     known = tags(join.name for join in job.joins)
     alone = changes.alone or next(iter(known))
@@ -52,8 +52,8 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
             )
         return {**{field: of for field, of in value.items() if field != "join"}, **({"join": known[name]} if known[name] else {})}
 
-    if checkpoint.plan.floors is not None and changes.alone is not None:
-        checkpoint = checkpoint.on(checkpoint.plan.floors.renamed(changes.alone))
+    if checkpoint.plan.key_spaces is not None and changes.alone is not None:
+        checkpoint = checkpoint.on(checkpoint.plan.key_spaces.renamed(changes.alone))
     output = checkpoint.output
     kept = (place for place in output.places if place["of"] != SINK or (place.get("join") or alone) in known)
     places = tuple(named(place) if place["of"] == SINK else place for place in kept)
@@ -62,9 +62,9 @@ def as_named_now(job: Job, checkpoint: Checkpoint, changes: JoinChanges, locatio
 
 
 def candidates(job: Job, changes: JoinChanges) -> tuple[Layout, ...]:
-    """The layouts that could serve the joins that were added, best static choice first; of several, that of floors, if there is one."""
+    """The layouts that could serve the joins that were added, best static choice first; of several, that of key spaces, if there is one."""
     found = _layouts(job, changes.added)
-    return tuple(layout for layout in found if layout.has_floors) or found
+    return tuple(layout for layout in found if layout.has_key_spaces) or found
 
 
 def _layouts(job: Job, joins: Collection[str]) -> tuple[Layout, ...]:
@@ -84,10 +84,10 @@ def continued(
 
     What was staged must be visible. O(blocks). Raises CheckpointMismatch.
     """
-    floors = floors_of(checkpoint)
-    left, place_of = floors.without(changes.removed)
+    key_spaces = key_spaces_of(checkpoint)
+    left, place_of = key_spaces.without(changes.removed)
     left = left.held_for([join.window for join in job.joins if len(join.streams) == len(SIDES)])
-    after = left if added is None else _beside(left, Floors.of(added, list(changes.added), left.window), location)
+    after = left if added is None else _beside(left, KeySpaces.of(added, list(changes.added), left.window), location)
     lying = job.continuing(after)
     if lying is None:
         raise CheckpointMismatch(
@@ -101,13 +101,13 @@ def continued(
     expired = [None if place is None else checkpoint.state.expired[place] for place in was]
     for name, placed in left.joins.items():
         if not placed.is_multiway:
-            bounds = tuple(checkpoint.state.expired[place] for place in floors.joins[name].places)
-            for place, bound in zip(placed.places, left.window.expired_within(floors.window, bounds), strict=True):
+            bounds = tuple(checkpoint.state.expired[place] for place in key_spaces.joins[name].places)
+            for place, bound in zip(placed.places, left.window.expired_within(key_spaces.window, bounds), strict=True):
                 expired[place] = bound
     held, on = checkpoint.state, checkpoint.on(after)
     moved = replace(
         on,
-        plan=replace(on.plan, main=str(lying.layouts[0].main), ways=(), flowing={}),  # ways are chosen anew
+        plan=replace(on.plan, main=str(lying.layouts[0].main), path_plans=(), flowing={}),  # ways are chosen anew
         state=replace(
             held,
             blocks=_moved(held.blocks, place_of),
@@ -123,8 +123,8 @@ def continued(
     return lying, moved, tuple(was)
 
 
-def _beside(left: Floors, added: Floors, location: str) -> Floors:
-    if not left.floors:
+def _beside(left: KeySpaces, added: KeySpaces, location: str) -> KeySpaces:
+    if not left.key_spaces:
         return added
     try:
         return left.beside(added)

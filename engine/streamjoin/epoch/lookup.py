@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from streamjoin.epoch.nearness import Nearness
 from streamjoin.epoch.reports import StageWork
 from streamjoin.epoch.stages import NOTHING, Stage
+from streamjoin.epoch.window_filter import WindowFilter
 from streamjoin.kernel.joiner import Joiner, Members, Pairs
 from streamjoin.kernel.run import KEY, UNIT, Run, take
 from streamjoin.language.predicate import MainPredicate
@@ -135,9 +135,7 @@ def _chosen(selection: Selection, rows: NDArray[np.int32]) -> NDArray[np.int64]:
 class _Finder(Joiner):
     """Finds pairs by the main predicate and what says how far away they may be, and gives their rows."""
 
-    def __init__(
-        self, main: MainPredicate, window: Window, members: Members, stream: str, side: int, near: Nearness | None
-    ) -> None:
+    def __init__(self, main: MainPredicate, window: Window, members: Members, stream: str, side: int, near: WindowFilter | None) -> None:
         super().__init__(main, window, None, None, [NOTHING], ((stream,), members) if side == LEFT else (members, (stream,)))
         self._members, self._near, self._side = members, near, side
 

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from streamjoin.epoch.outcome import counts_of
+from streamjoin.epoch.next_checkpoint import counts_of
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
@@ -35,7 +35,7 @@ class Observations:
         self._places, self._streams = places, streams
         # Guards the sketches and _recent; the rest is the loop's own.
         self._lock = threading.Lock()
-        # By place, of levels (``Layout.levels``).
+        # By place, of encoded keys (``Layout.encoded_keys``).
         self._sketches = tuple(Sketch() for _ in places)
         # When the last epochs were committed, and the tuples of each stream that were accepted in each.
         self._recent: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=RECENT_EPOCHS)
@@ -48,8 +48,8 @@ class Observations:
         with self._lock:
             for report in reports:
                 for sample in (*report.held_sample, *(sample for route in report.routes for sample in route.samples)):
-                    levels = layout.levels(layout.places[sample.place], sample.keys)
-                    self._sketches[sample.place].add(levels, sample.weight, sample.time_max)
+                    encoded_keys = layout.encoded_keys(layout.places[sample.place], sample.keys)
+                    self._sketches[sample.place].add(encoded_keys, sample.weight, sample.time_max)
             for sketch, bound in zip(self._sketches, expired_before, strict=True):
                 sketch.expire(bound)
             self._recent.append((now, accepted))

@@ -60,17 +60,13 @@ def _retain(spec: EpochSpec, query: str, store: RunStore) -> None:
     store.retain(query, tokens, spec.epoch if spec.follows is None else spec.follows)
 
 
-def _read_back(
-    spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport
-) -> tuple[TaskRuns, JoinMarks]:
+def _read_back(spec: EpochSpec, config: Config, areas: dict[int, Area], store: RunStore, report: TaskReport) -> tuple[TaskRuns, JoinMarks]:
     if spec.base is None:
         return {(index, place): () for index, area in areas.items() for place in range(len(area.holds))}, {}
     checkpoint = Entry.decode(config.storage.get(spec.base)).checkpoint
     here = [] if spec.handover is None else _held_here(spec, spec.handover, store)
     worker, held = compiled(spec.config), checkpoint.state
-    bounds = tuple(
-        (spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places))
-    )
+    bounds = tuple((spec.released_before if place in worker.tracked else spec.expired_before)[place] for place in range(len(worker.places)))
     gathered = read_back(
         *(config.storage, held.blocks, areas, spec.generation, bounds), held_as=worker.held, here=here, fetched=store.fetched()
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.sequences import BROADCAST_ROUND, Way, Ways
+from streamjoin.elastic.path_plans import BROADCAST_ROUND, PathPlan, PathPlans
 from streamjoin.epoch.spec import Config, Join
 from streamjoin.epoch.stages import JoinShape, Stage, StageJoiner, reference_to
 from streamjoin.io.several import tags
@@ -56,33 +56,33 @@ class JoinOperator:
         """What marks blocks are known by as this join's."""
         self._made = cache(self._paths)
 
-    def ways(self, ways: Ways) -> Ways:
+    def path_plans(self, path_plans: PathPlans) -> PathPlans:
         """Its own among those of all joins. Of results that only say which tuples have partners nothing but references is carried."""
-        own = ways[self._own] or OF_TWO
-        return own if self.shape.marks is None else tuple(replace(way, fetches=True) for way in own)
+        own = path_plans[self._own] or OF_TWO
+        return own if self.shape.marks is None else tuple(replace(path_plan, fetches=True) for path_plan in own)
 
-    def paths(self, ways: Ways) -> tuple[Path, ...]:
+    def paths(self, path_plans: PathPlans) -> tuple[Path, ...]:
         """By stream, for these ways of all joins."""
-        return self._made(self.ways(ways))
+        return self._made(self.path_plans(path_plans))
 
-    def _paths(self, ways: Ways) -> tuple[Path, ...]:
-        return tuple(self._path(head, way) for head, way in enumerate(ways))
+    def _paths(self, path_plans: PathPlans) -> tuple[Path, ...]:
+        return tuple(self._path(head, path_plan) for head, path_plan in enumerate(path_plans))
 
-    def _path(self, head: int, way: Way) -> Path:
+    def _path(self, head: int, path_plan: PathPlan) -> Path:
         stages: list[Stage] = []
-        begins = over = way.begins
-        for at, stream in enumerate(way.order):
-            distribution, first_round = way.distribution(at), over + 1
+        begins = over = path_plan.begins
+        for at, stream in enumerate(path_plan.order):
+            distribution, first_round = path_plan.distribution(at), over + 1
             if distribution is Distribution.BROADCAST:
                 first_round = BROADCAST_ROUND
             elif at:
                 over += distribution.rounds
-            number = self.numbers[head * len(way.order) + at] if self.numbers else self.number
-            members, following = (head, *way.order[:at]), way.order[at + 1 :]
+            number = self.numbers[head * len(path_plan.order) + at] if self.numbers else self.number
+            members, following = (head, *path_plan.order[:at]), path_plan.order[at + 1 :]
             stages.append(
                 Stage(
                     self.shape, number, members, stream, following,
-                    fetches=way.fetches, distribution=distribution, first_round=first_round, fed_after=over,
+                    fetches=path_plan.fetches, distribution=distribution, first_round=first_round, fed_after=over,
                 )
             )  # fmt: skip
         return Path(tuple(stages), begins)
@@ -112,7 +112,7 @@ class JoinOperator:
         return Finisher(self.shape)
 
 
-OF_TWO: Ways = (Way((RIGHT,)), Way((LEFT,)))
+OF_TWO: PathPlans = (PathPlan((RIGHT,)), PathPlan((LEFT,)))
 """Of a join over two streams, which has no others."""
 
 
@@ -167,9 +167,7 @@ class Finisher:
             part = {stream: of_stream[start:end] for stream, of_stream in rows.items()}
             yield self._results(found.slice(start, end - start), fetched, part)
 
-    def _results(
-        self, found: pa.RecordBatch, fetched: Mapping[str, Fetched], rows: Mapping[str, NDArray[np.int64]]
-    ) -> pa.RecordBatch:
+    def _results(self, found: pa.RecordBatch, fetched: Mapping[str, Fetched], rows: Mapping[str, NDArray[np.int64]]) -> pa.RecordBatch:
         columns: dict[Name, pa.Array] = {}
         for name in found.schema.names:
             stream, _, column = name.partition(".")

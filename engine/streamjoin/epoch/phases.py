@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from streamjoin.epoch.pulse import Pulse
+from streamjoin.epoch.progress import ProgressMonitor
 
 COUNTED_AS = {name: name for name in ("plan", "deploy", "tasks", "commit", "publish", "clean")} | {
     "request": "plan",
@@ -20,11 +20,11 @@ COUNTED_AS = {name: name for name in ("plan", "deploy", "tasks", "commit", "publ
 class Phases:
     """Begins phases: ``phase("commit")`` ends the one before, whose seconds are counted; the pulse goes by the new one."""
 
-    def __init__(self, pulse: Pulse, at: Callable[[str], None], epoch: Callable[[], int]) -> None:
+    def __init__(self, progress: ProgressMonitor, at: Callable[[str], None], epoch: Callable[[], int]) -> None:
         """``epoch``: the number of the epoch that is under way."""
         self.at = at
         """It is told of each phase as it begins."""
-        self._pulse, self._epoch = pulse, epoch
+        self._progress, self._epoch = progress, epoch
         self.seconds: dict[str, float] = {}
         """Seconds by step, of the phases that have ended since :meth:`restart`."""
         self._phase = ""
@@ -36,7 +36,7 @@ class Phases:
             return
         self.lap()
         self._phase = phase
-        self._pulse.enter(self._epoch(), phase)
+        self._progress.enter(self._epoch(), phase)
         if not resumed:
             self.at(phase)
 
@@ -56,4 +56,4 @@ class Phases:
     def leave(self) -> None:
         """The driver is in no phase any more."""
         self._phase = ""
-        self._pulse.leave()
+        self._progress.leave()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from streamjoin import sizing
 from streamjoin.chain.blocksize import Load, theorem_1
-from streamjoin.elastic.sequences import Ways
+from streamjoin.elastic.path_plans import PathPlans
 from streamjoin.elastic.settings import Mode
 from streamjoin.elastic.shedding import shed_factor
 from streamjoin.epoch.caution import Caution
@@ -189,7 +189,7 @@ def make_spec(
     inputs: tuple[SourcePlan, ...],
     plans: EpochPlans,
     config: Shared,
-    ways: Ways,
+    path_plans: PathPlans,
     *,
     incarnation: int,
     entry: str,
@@ -239,7 +239,7 @@ def make_spec(
         tokens=last.state.tokens if follows is None and before is None else {},
         handover=None if before is None else Handover(before.shared, last.state.tokens),
         base=entry if last.state.stored and follows is None else None,
-        ways=ways,
+        path_plans=path_plans,
         record_bytes=record_bytes(job),
         split_bytes=None if uncut else 2 * record_bytes(job),
         upcoming=None if upcoming is None else Upcoming(upcoming.shared, plans.upcoming_tasks, entry),

@@ -328,9 +328,7 @@ def _table(
     return pa.Table.from_arrays([pa.array(values) for values in arrays] + payload + [*more.values()], schema=schema)
 
 
-def _without_punctuations(
-    taken: Taken, batch: pa.RecordBatch, rows: np.ndarray, report: RouteReport
-) -> tuple[pa.RecordBatch, np.ndarray]:
+def _without_punctuations(taken: Taken, batch: pa.RecordBatch, rows: np.ndarray, report: RouteReport) -> tuple[pa.RecordBatch, np.ndarray]:
     """The batch, and the numbers of its rows, without those that are punctuations, whose identifiers go into the report. One that has none
     says nothing."""
     assert taken.punctuation is not None

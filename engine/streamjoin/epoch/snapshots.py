@@ -1,7 +1,7 @@
 """Keeps positions of sources that are too large for every log entry, as objects in the checkpoint's storage.
 
 Always holds: a snapshot that a commit refers to was written before it, and is removed only after a later commit refers to it no more
-(``janitor``).
+(``garbage``).
 """
 
 from __future__ import annotations

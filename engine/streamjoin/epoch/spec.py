@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.elastic.sequences import Ways
-from streamjoin.epoch.pulse import LEAST_SECONDS
+from streamjoin.elastic.path_plans import PathPlans
+from streamjoin.epoch.progress import LEAST_SECONDS
 from streamjoin.io.base import Reader, Split
 from streamjoin.io.several import Sinks
 from streamjoin.kernel.keys import scattered
@@ -153,7 +153,7 @@ class EpochSpec:
     """By task: the attempt whose runs the last commit made true. Empty when this epoch ``follows`` another."""
     base: str | None
     """The log entry with the blocks to read back from; None in a checkpoint's first epoch, and when this epoch ``follows`` another."""
-    ways: Ways
+    path_plans: PathPlans
     """By join of three and more streams, one after the other, for each of its streams: the order in which its new tuples meet the others,
     and how."""
     record_bytes: int

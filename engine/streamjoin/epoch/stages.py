@@ -28,9 +28,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.epoch.nearness import Nearness, nearness
 from streamjoin.epoch.reports import StageWork
 from streamjoin.epoch.spec import units_of
+from streamjoin.epoch.window_filter import WindowFilter, window_filter
 from streamjoin.kernel.index import Indexed
 from streamjoin.kernel.joiner import Joiner, Matched, Members, Name, Pairs, column_of
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
@@ -128,7 +128,7 @@ class Stage:
         """Whether what it finds has references."""
         self.main, self.window = edge.main, _kernel_window(join.window, members, stream, self.side)
         """By what candidates are found."""
-        self.near = nearness(join.window, graph.streams) if join.window.is_multiway else None
+        self.near = window_filter(join.window, graph.streams) if join.window.is_multiway else None
         residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
         self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
@@ -228,7 +228,7 @@ class StageJoiner(Joiner):
         where: Expression | None,
         output: Sequence[tuple[str, Expression]],
         streams: tuple[Members, Members],
-        near: Nearness | None,
+        near: WindowFilter | None,
         refers: tuple[str, ...],
         gives_results: bool,
         types: Mapping[Name, pa.DataType],

@@ -113,9 +113,7 @@ class Timelines:
 
     def between(self, last: Checkpoint, now: float, *, end: bool) -> SnapshotState:
         """Those that a commit without an epoch is to have."""
-        after = {
-            join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)
-        }
+        after = {join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)}
         return replace(last.snapshots, timelines=after)
 
     def committed(self, timelines: Mapping[str, Timeline]) -> None:
@@ -155,9 +153,7 @@ class Timelines:
             store = StoreState() if publisher is None else publisher.state
             timeline, waiting = checkpoint.snapshots.of(join), self._stored(checkpoint, join)
             failing = 0.0 if store.failing_since is None else max(0.0, now - store.failing_since)
-            found[join] = SnapshotsState(
-                timeline.next_id, len(waiting.closed), waiting.waiting_bytes, of_join.buffer_bytes, failing, store
-            )
+            found[join] = SnapshotsState(timeline.next_id, len(waiting.closed), waiting.waiting_bytes, of_join.buffer_bytes, failing, store)
         return found
 
     def stop(self) -> None:

@@ -68,9 +68,7 @@ def slot_for(column: int, item: pa.Field, form: Form, own: pa.DataType, said: st
     return Slot(column, form, own, said=said, **more)
 
 
-def columns_of(
-    schema: pa.Schema, slots: tuple[Slot, ...], data: Array, cells: Array, given: Array, problems: Problems
-) -> list[pa.Array]:
+def columns_of(schema: pa.Schema, slots: tuple[Slot, ...], data: Array, cells: Array, given: Array, problems: Problems) -> list[pa.Array]:
     """The columns of records of which slot s has cells[s] where given[s] is 1; O(bytes).
 
     ``cells`` is int64 and ``given`` uint8, both (slots, records). What is wrong with a record goes to ``problems``.

@@ -279,9 +279,7 @@ class FilesReader:
         return {column: None if value == NULL_FOLDER else unquote(value) for column, value in known if column is not None}
 
     def _completed(self, batch: pa.RecordBatch, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-        columns = [
-            pa.repeat(given[item.name], batch.num_rows) if item.name in given else batch.column(item.name) for item in self.schema
-        ]
+        columns = [pa.repeat(given[item.name], batch.num_rows) if item.name in given else batch.column(item.name) for item in self.schema]
         return pa.record_batch(columns, schema=self.schema)
 
     def _parquet(self, folder: Folder, part: FileRange, formats: dict[Any, TextFormat]) -> Iterator[tuple[int, list[Records]]]:

@@ -42,9 +42,7 @@ class RewriteError(Exception):
     """Why files stay as they are; the text is for people."""
 
 
-def rewrite(
-    table: Table, target_bytes: int, compression: str, alone: contextlib.AbstractContextManager[Any] = _NOBODY
-) -> tuple[int, int]:
+def rewrite(table: Table, target_bytes: int, compression: str, alone: contextlib.AbstractContextManager[Any] = _NOBODY) -> tuple[int, int]:
     """Replaces the small files of each partition by fewer. How many became how many.
 
     Appends of others in between do not disturb it. ``alone``: keeps this process from committing to the table beside, as appends that come

@@ -58,9 +58,7 @@ class PostgresSinkConfig:
 class PostgresSink:
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
-    def __init__(
-        self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None
-    ) -> None:
+    def __init__(self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None) -> None:
         """``storage``: the checkpoint's. ``refused``: where rows go that the table refuses; None: one ends the run."""
         self.config, self.schema, self._storage, self.refused = config, schema, storage, refused
         self._opened: PostgresTable | None = None

@@ -85,9 +85,7 @@ class RegisteredDecoder:
 
         return avro_reader(registered.text, [text for _, text in registered.references], self._schema)
 
-    def _records(
-        self, split: KafkaSplit, fetched: Fetched, found: list[tuple[Array, list[pa.Array]]], problems: dict[int, str]
-    ) -> Records:
+    def _records(self, split: KafkaSplit, fetched: Fetched, found: list[tuple[Array, list[pa.Array]]], problems: dict[int, str]) -> Records:
         """The records of all schemas in their order."""
         positions = fetched.offsets - split.start
         rows, columns = in_order(found, self._schema)

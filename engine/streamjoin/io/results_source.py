@@ -1,4 +1,4 @@
-"""A stream of another join's results (:mod:`streamjoin.state.fed`), and where that join's tasks leave them.
+"""A stream of another join's results (:mod:`streamjoin.state.intermediate`), and where that join's tasks leave them.
 
 The position is ``{"epoch": e, "number": k, "row": r, "records": n}``: results up to the k-th part of epoch e, and the first r rows of the
 next part, have been read, n in all.
@@ -18,7 +18,7 @@ from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, SourcePlan, Sp
 from streamjoin.state import checks
 from streamjoin.state.blocks import FOLDER
 from streamjoin.state.extent import Extent
-from streamjoin.state.fed import Fed, read_fed
+from streamjoin.state.intermediate import IntermediateResult, read_intermediate
 from streamjoin.state.storage import Storage, StorageError
 
 SPLIT_ROWS = 250_000
@@ -39,7 +39,7 @@ class ResultsSource:
     def __init__(self, join: str, storage: Storage, schema: pa.Schema) -> None:
         self.join = join
         self._reader = ResultsReader(storage, schema)
-        self._fed: tuple[Fed, ...] = ()
+        self._fed: tuple[IntermediateResult, ...] = ()
         self._shown_at: dict[tuple[int, int], float] = {}
         """By epoch and number of a part, when it was shown first."""
 
@@ -47,7 +47,7 @@ class ResultsSource:
     def reader(self) -> ResultsReader:
         return self._reader
 
-    def show(self, fed: Sequence[Fed], now: float) -> None:
+    def show(self, fed: Sequence[IntermediateResult], now: float) -> None:
         """What the last commit names."""
         self._fed = tuple(part for part in fed if part.join == self.join)
         self._shown_at = {(part.epoch, part.number): self._shown_at.get((part.epoch, part.number), now) for part in self._fed}
@@ -88,7 +88,7 @@ class ResultsReader:
     def read(self, split: ResultsSplit) -> Iterator[Records]:
         """See :class:`streamjoin.io.base.Reader`. Raises StorageError."""
         passed, end = 0, split.first_row + split.records
-        for whole in read_fed(self.storage, split.extent):
+        for whole in read_intermediate(self.storage, split.extent):
             low, high = max(passed, split.first_row), min(passed + whole.num_rows, end)
             for start in range(low, high, MAX_BATCH_ROWS):
                 batch = whole.slice(start - passed, min(MAX_BATCH_ROWS, high - start))

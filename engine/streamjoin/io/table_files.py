@@ -226,9 +226,7 @@ class TableWriter:
 class _PartitionWriter(FilesWriter):
     """The files of one partition."""
 
-    def __init__(
-        self, files: TableFiles, staging: Staging, name: str, stem: str, number: int, value: tuple[PartitionValue, ...]
-    ) -> None:
+    def __init__(self, files: TableFiles, staging: Staging, name: str, stem: str, number: int, value: tuple[PartitionValue, ...]) -> None:
         config = FilesSinkConfig("", "parquet", files.compression, roll_bytes=files.roll_bytes)
         own = f"-p{number:05d}" if files.partition_by else ""
         schema = pa.schema([files.stored.field(column) for column in files.columns])

@@ -91,9 +91,7 @@ def _candidates(parts: Sequence[Node], readings: Sequence[Reading]) -> Iterator[
         distinct = tuple(dict.fromkeys(statement for group in equals.values() for statement in group))
         main = MainPredicate(
             MainKind.RANGE,
-            tuple(
-                KeyExpression(tuple(s.sql[side] for s in distinct), tuple(s.type for s in distinct), Encoding.HASH) for side in SIDES
-            ),
+            tuple(KeyExpression(tuple(s.sql[side] for s in distinct), tuple(s.type for s in distinct), Encoding.HASH) for side in SIDES),
             low=0,
             high=0,
         )

@@ -7,7 +7,7 @@ order the steps are in, and tuples are held for no more keys than that takes. Wh
 (:func:`streamjoin.language.choice.choose`).
 
 A *place* is where the tuples of one stream are held by one key. Edges that meet in a stream and read the same key of it share that place,
-and with it a *floor* (:mod:`~streamjoin.language.stack`): of a star on one attribute each tuple is held once.
+and with it a *key space* (:mod:`~streamjoin.language.composite_key`): of a star on one attribute each tuple is held once.
 
 Always holds: every part is stated by an edge, or checked by exactly those steps that join the last of its streams.
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from streamjoin.language.composite_key import CompositeKey
 from streamjoin.language.condition import parse_condition
 from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import KeyExpression, MainKind, MainPredicate, Predicate, hull
@@ -25,7 +26,6 @@ from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
-from streamjoin.language.stack import Stack
 from streamjoin.language.tree import Literal, Node, Reference, conjunction, conjuncts, walk
 from streamjoin.language.types import BOOLEAN
 
@@ -41,7 +41,7 @@ class Place:
     stream: int
     side: int
     """LEFT or RIGHT, in the scheme."""
-    floor: int
+    key_space: int
     key: KeyExpression | None
     """None: tuples lie by no key, and all meet."""
 
@@ -72,8 +72,8 @@ class JoinGraph:
     """One fewer than streams."""
     checks: tuple[Expression, ...]
     """The parts that no edge sees to."""
-    main: Stack
-    """Of all floors."""
+    main: CompositeKey
+    """Of all key spaces."""
     columns: frozenset[tuple[str, str]]
     """What the condition reads: streams and columns."""
 
@@ -123,7 +123,7 @@ class JoinGraph:
 def pair_graph(streams: tuple[str, str], predicate: Predicate, columns: frozenset[tuple[str, str]]) -> JoinGraph:
     """That of a join over two streams, which finds its pairs by this predicate. ``columns``: what its condition reads."""
     places = tuple(Place(side, side, 0, predicate.main.key(side)) for side in SIDES)
-    return JoinGraph(streams, places, (Edge(SIDES, predicate.main, predicate.residual),), (), Stack.of((predicate.main,)), columns)
+    return JoinGraph(streams, places, (Edge(SIDES, predicate.main, predicate.residual),), (), CompositeKey.of((predicate.main,)), columns)
 
 
 def join_graph(text: str, schemas: dict[str, Schema]) -> JoinGraph:
@@ -151,8 +151,8 @@ def join_graphs(text: str, schemas: dict[str, Schema], *, most: int = MOST_GRAPH
     for tree in _spanning_trees(sorted(of_pair), ways, len(names))[:most]:
         stated = [part for pair in tree for part in of_pair[pair]]
         checks = tuple(Expression.of(part) for part in parts if not any(part is other for other in stated))
-        places, edges, floors = _placed(tree, ways)
-        graphs.append(JoinGraph(names, tuple(places), tuple(edges), checks, Stack.of(tuple(floors)), condition.columns))
+        places, edges, key_spaces = _placed(tree, ways)
+        graphs.append(JoinGraph(names, tuple(places), tuple(edges), checks, CompositeKey.of(tuple(key_spaces)), condition.columns))
     return tuple(graphs)
 
 
@@ -204,25 +204,25 @@ def _vertices(pair: tuple[int, int], predicate: Predicate) -> set[tuple[int, Key
 
 
 def _placed(tree: Sequence[_Pair], ways: Mapping[_Pair, Predicate]) -> tuple[list[Place], list[Edge], list[MainPredicate]]:
-    """Places for the ends of these pairs, sharing those that can be, the edges between them, and a main predicate for each floor."""
+    """Places for the ends of these pairs, sharing those that can be, the edges between them, and a main predicate for each key space."""
     places: list[Place] = []
     edges: list[Edge] = []
-    on_floor: list[list[MainPredicate]] = []
+    on_key_space: list[list[MainPredicate]] = []
 
-    def place(stream: int, side: int, floor: int, key: KeyExpression | None) -> int:
-        wanted = Place(stream, side, floor, key)
+    def place(stream: int, side: int, key_space: int, key: KeyExpression | None) -> int:
+        wanted = Place(stream, side, key_space, key)
         if wanted not in places:
             places.append(wanted)
         return places.index(wanted)
 
     def shared(pair: _Pair) -> int | None:
-        """The floor where an end of the pair has its place already, and on its side."""
+        """The key space where an end of the pair has its place already, and on its side."""
         main = ways[pair].main
         if main.kind is not MainKind.RANGE:
             return None
         return next(
             (
-                known.floor
+                known.key_space
                 for known in places
                 for side in SIDES
                 if (known.stream, known.side, known.key) == (pair[side], side, main.keys[side])
@@ -231,14 +231,14 @@ def _placed(tree: Sequence[_Pair], ways: Mapping[_Pair, Predicate]) -> tuple[lis
         )
 
     for pair in _connected(tree):
-        floor, turned = next(((at, way) for way in (pair, pair[::-1]) if (at := shared(way)) is not None), (len(on_floor), pair))
-        if floor == len(on_floor):
-            on_floor.append([])
+        key_space, turned = next(((at, way) for way in (pair, pair[::-1]) if (at := shared(way)) is not None), (len(on_key_space), pair))
+        if key_space == len(on_key_space):
+            on_key_space.append([])
         main = ways[turned].main
-        on_floor[floor].append(main)
-        left, right = (place(turned[side], side, floor, main.key(side)) for side in SIDES)
+        on_key_space[key_space].append(main)
+        left, right = (place(turned[side], side, key_space, main.key(side)) for side in SIDES)
         edges.append(Edge((left, right), main, ways[turned].residual))
-    return places, edges, [hull(mains) for mains in on_floor]
+    return places, edges, [hull(mains) for mains in on_key_space]
 
 
 def _connected(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -3,9 +3,9 @@
 Joins whose conditions bound the same two keys share an order by those: the layout's main predicate is the hull of their bands, and each
 join finds its own pairs within it. Joins that have no keys in common share none. Then there are two layouts: every pair of tuples meets
 somewhere, and each join finds its pairs there by an index of its own; or tuples are held once for every pair of keys, which one scheme
-cuts as *floors* (:mod:`~streamjoin.language.stack`), each for the joins that have those keys.
+cuts as *key spaces* (:mod:`~streamjoin.language.composite_key`), each for the joins that have those keys.
 
-Joins over different streams lie beside each other, each on floors of its own, but for those over the same two streams.
+Joins over different streams lie beside each other, each on key spaces of its own, but for those over the same two streams.
 
 Always holds: a layout's main predicate admits every pair that any of its joins admits.
 """
@@ -18,12 +18,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from streamjoin.language.composite_key import MOST_KEY_SPACES, CompositeKey
 from streamjoin.language.condition import Condition
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import Edge, JoinGraph, Place, pair_graph
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.language.stack import MOST_FLOORS, Stack
 from streamjoin.language.types import BIGINT, DataType
 
 Streams = tuple[int, ...]
@@ -43,8 +43,8 @@ class PlacedGraph:
     """By stream of the graph, its number among all."""
     places: tuple[int, ...]
     """By place of the graph, its number among all."""
-    floor: int = 0
-    """The first of its floors."""
+    key_space: int = 0
+    """The first of its key spaces."""
 
     @property
     def is_multiway(self) -> bool:
@@ -81,25 +81,26 @@ class Layout:
 
     @classmethod
     def of_pairs(
-        cls, conditions: Sequence[Condition], predicates: Sequence[Predicate], mains: Sequence[MainPredicate], floors: Sequence[int]
+        cls, conditions: Sequence[Condition], predicates: Sequence[Predicate], mains: Sequence[MainPredicate], key_spaces: Sequence[int]
     ) -> Layout:
-        """Of joins over the same two streams: how each finds its pairs, what tuples of each floor lie by, and by join its floor."""
+        """Of joins over the same two streams: how each finds its pairs, what tuples of each key space lie by, and by join its key space."""
         joins = []
-        for number, (condition, predicate, floor) in enumerate(zip(conditions, predicates, floors, strict=True)):
+        for number, (condition, predicate, key_space) in enumerate(zip(conditions, predicates, key_spaces, strict=True)):
             graph = pair_graph(condition.streams, predicate, condition.columns)
-            joins.append(PlacedGraph(number, graph, SIDES, tuple(len(SIDES) * floor + side for side in SIDES), floor))
-        places = tuple(Place(side, side, floor, main.key(side)) for floor, main in enumerate(mains) for side in SIDES)
+            joins.append(PlacedGraph(number, graph, SIDES, tuple(len(SIDES) * key_space + side for side in SIDES), key_space))
+        places = tuple(Place(side, side, key_space, main.key(side)) for key_space, main in enumerate(mains) for side in SIDES)
         return cls(stacked(mains), places, tuple(joins))
 
     @property
-    def floors(self) -> tuple[MainPredicate, ...]:
-        """What tuples of each floor lie by."""
-        return self.main.floors if isinstance(self.main, Stack) else (self.main,)
+    def key_spaces(self) -> tuple[MainPredicate, ...]:
+        """What tuples of each key space lie by."""
+        return self.main.key_spaces if isinstance(self.main, CompositeKey) else (self.main,)
 
     @property
     def multiway(self) -> tuple[PlacedGraph, ...]:
-        """The joins over three and more streams, in the order of their floors: it stays when the manifest has its joins in another one."""
-        return tuple(sorted((placed for placed in self.joins if placed.is_multiway), key=lambda placed: placed.floor))
+        """The joins over three and more streams, in the order of their key spaces: it stays when the manifest has its joins in another
+        one."""
+        return tuple(sorted((placed for placed in self.joins if placed.is_multiway), key=lambda placed: placed.key_space))
 
     def by_side(self, of_places: Sequence[float]) -> tuple[float, float]:
         """What is counted by place, added up by side of a scheme."""
@@ -114,27 +115,27 @@ class Layout:
         return all(placed.streams == SIDES for placed in self.joins)
 
     @property
-    def has_floors(self) -> bool:
-        return isinstance(self.main, Stack)
+    def has_key_spaces(self) -> bool:
+        return isinstance(self.main, CompositeKey)
 
     @property
     def is_apart(self) -> bool:
-        """Whether joins over the same two streams lie on floors of their own, where they could all lie on one without keys."""
-        return self.has_floors and self.is_of_one_pair
+        """Whether joins over the same two streams lie on key spaces of their own, where they could all lie on one without keys."""
+        return self.has_key_spaces and self.is_of_one_pair
 
     @property
     def is_keyed(self) -> bool:
         """Whether tuples lie by keys at all, so that statistics of them are worth while."""
-        return bool(self.main.keys) or self.has_floors
+        return bool(self.main.keys) or self.has_key_spaces
 
     @property
     def cuts_keys(self) -> bool:
         """Whether keys say anything of which tuples meet, so that a scheme can cut along them."""
-        return self.main.cuts_keys if isinstance(self.main, Stack) else self.main.kind is MainKind.RANGE
+        return self.main.cuts_keys if isinstance(self.main, CompositeKey) else self.main.kind is MainKind.RANGE
 
-    def levels(self, place: Place, keys: NDArray[Any]) -> NDArray[Any]:
+    def encoded_keys(self, place: Place, keys: NDArray[Any]) -> NDArray[Any]:
         """Keys of a place as schemes and statistics know them."""
-        return self.main.levels(place.floor, keys) if isinstance(self.main, Stack) else keys
+        return self.main.encoded_keys(place.key_space, keys) if isinstance(self.main, CompositeKey) else keys
 
     def indexes(self, join: int) -> bool:
         """Whether the join finds its pairs by an index of its own, as tuples do not lie by its keys."""
@@ -149,8 +150,8 @@ class Layout:
 
 
 def stacked(mains: Sequence[MainPredicate]) -> MainPredicate:
-    """One main predicate of those of several floors, or that of one alone."""
-    return mains[0] if len(mains) == 1 else Stack.of(tuple(mains))
+    """One main predicate of those of several key spaces, or that of one alone."""
+    return mains[0] if len(mains) == 1 else CompositeKey.of(tuple(mains))
 
 
 def numbered(multiway: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slice, range]]:
@@ -164,16 +165,16 @@ def numbered(multiway: Sequence[PlacedGraph], joins: int) -> Iterator[tuple[slic
         path, stage = path + paths, stage + stages
 
 
-def places_among(places: Iterable[Place], streams: Sequence[int], floor: int) -> tuple[Place, ...]:
-    """These places, of a layout by itself, where its streams have these numbers and its floors begin with this one."""
-    return tuple(replace(place, stream=streams[place.stream], floor=floor + place.floor) for place in places)
+def places_among(places: Iterable[Place], streams: Sequence[int], key_space: int) -> tuple[Place, ...]:
+    """These places, of a layout by itself, where its streams have these numbers and its key spaces begin with this one."""
+    return tuple(replace(place, stream=streams[place.stream], key_space=key_space + place.key_space) for place in places)
 
 
 def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     """The layouts that could serve joins on these conditions, best static choice first. Never empty. O(joins x candidates).
 
     Of one join each candidate is one. Of several each pair of keys that all of them bound; there being none, the one without keys, and
-    the one of floors. No two of several joins have the same text.
+    the one of key spaces. No two of several joins have the same text.
     """
     on_one = [0] * len(conditions)
     if len(conditions) == 1:
@@ -189,39 +190,45 @@ def layouts(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
     if found:
         return tuple(found.values())
     best = [condition.candidates[0] for condition in conditions]
-    return (Layout.of_pairs(conditions, best, [MainPredicate(MainKind.ALL)], on_one), *_by_floors(conditions))
+    return (Layout.of_pairs(conditions, best, [MainPredicate(MainKind.ALL)], on_one), *_by_key_spaces(conditions))
 
 
-_Floor = tuple[MainKind, tuple[KeyExpression, ...]]
+_KeySpace = tuple[MainKind, tuple[KeyExpression, ...]]
 
 
-def _by_floors(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
-    """The layout in which joins that bound the same keys share a floor: again and again that which most of those left can have.
+def _by_key_spaces(conditions: Sequence[Condition]) -> tuple[Layout, ...]:
+    """The layout in which joins that bound the same keys share a key space: again and again that which most of those left can have.
 
-    None where that is one for all, or there would be more than ``MOST_FLOORS``.
+    None where that is one for all, or there would be more than ``MOST_KEY_SPACES``.
     """
-    ways: list[dict[_Floor, Predicate]] = []
+    ways: list[dict[_KeySpace, Predicate]] = []
     for condition in conditions:
         bounded = by_keys(condition, frozenset()).values() or condition.candidates[:1]
         ways.append({(predicate.main.kind, predicate.main.keys): predicate for predicate in bounded})
-    floor_of: dict[int, _Floor] = {}
-    while left := [number for number in range(len(ways)) if number not in floor_of]:
-        best = max((floor for number in left for floor in ways[number]), key=lambda floor: sum(floor in ways[number] for number in left))
-        floor_of |= {number: best for number in left if best in ways[number]}
-    floors = list(dict.fromkeys(floor_of[number] for number in range(len(ways))))
-    if not 1 < len(floors) <= MOST_FLOORS:
+    key_space_of: dict[int, _KeySpace] = {}
+    while left := [number for number in range(len(ways)) if number not in key_space_of]:
+        best = max(
+            (key_space for number in left for key_space in ways[number]),
+            key=lambda key_space: sum(key_space in ways[number] for number in left),
+        )
+        key_space_of |= {number: best for number in left if best in ways[number]}
+    key_spaces = list(dict.fromkeys(key_space_of[number] for number in range(len(ways))))
+    if not 1 < len(key_spaces) <= MOST_KEY_SPACES:
         return ()
-    predicates = [of_join[floor_of[number]] for number, of_join in enumerate(ways)]
-    mains = [hull([predicate.main for number, predicate in enumerate(predicates) if floor_of[number] == floor]) for floor in floors]
-    return (Layout.of_pairs(conditions, predicates, mains, [floors.index(floor_of[number]) for number in range(len(ways))]),)
+    predicates = [of_join[key_space_of[number]] for number, of_join in enumerate(ways)]
+    mains = [
+        hull([predicate.main for number, predicate in enumerate(predicates) if key_space_of[number] == key_space])
+        for key_space in key_spaces
+    ]
+    return (Layout.of_pairs(conditions, predicates, mains, [key_spaces.index(key_space_of[number]) for number in range(len(ways))]),)
 
 
-class TooManyFloorsError(SqlError):
+class TooManyKeySpacesError(SqlError):
     """Joins have more pairs of keys than one scheme can cut."""
 
 
 def beside(parts: Sequence[tuple[Streams, Sequence[int], Layout]]) -> Layout:
-    """One layout of several, each part on floors of its own: of joins over the same two streams, or of one join over three and more.
+    """One layout of several, each part on key spaces of its own: of joins over the same two streams, or of one join over three and more.
 
     Of each part its streams, the numbers of its joins, by which the layout has them in order, and how it lies. Raises
     TooManyFloorsError.
@@ -232,14 +239,14 @@ def beside(parts: Sequence[tuple[Streams, Sequence[int], Layout]]) -> Layout:
     for streams, numbers, layout in sorted(parts, key=lambda part: len(part[0]) > len(SIDES)):
         for number, placed in zip(numbers, layout.joins, strict=True):
             own = tuple(len(places) + place for place in placed.places)
-            found[number] = replace(placed, streams=streams, places=own, floor=len(mains) + placed.floor)
+            found[number] = replace(placed, streams=streams, places=own, key_space=len(mains) + placed.key_space)
         places += places_among(layout.places, streams, len(mains))
-        mains += layout.floors
-    if len(mains) > MOST_FLOORS:
-        problem = f"need tuples to be held by {len(mains)} pairs of keys, and {MOST_FLOORS} are the most"
-        raise TooManyFloorsError(problem, "move some joins into manifests of their own")
+        mains += layout.key_spaces
+    if len(mains) > MOST_KEY_SPACES:
+        problem = f"need tuples to be held by {len(mains)} pairs of keys, and {MOST_KEY_SPACES} are the most"
+        raise TooManyKeySpacesError(problem, "move some joins into manifests of their own")
     joins = tuple(replace(found[number], join=at) for at, number in enumerate(sorted(found)))
-    return Layout(Stack.of(tuple(mains)), tuple(places), joins)
+    return Layout(CompositeKey.of(tuple(mains)), tuple(places), joins)
 
 
 Equality = tuple[tuple[str, str], DataType]

@@ -258,9 +258,7 @@ HttpUrl = Annotated[
 ObjectName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253),
-    Matching(
-        "[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "is not a name of an object; use lower-case letters, digits and, inside, - and ."
-    ),
+    Matching("[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "is not a name of an object; use lower-case letters, digits and, inside, - and ."),
 ]
 """The name of a Kubernetes object."""
 RESOURCE_NAME = Matching(

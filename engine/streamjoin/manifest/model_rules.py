@@ -1,6 +1,6 @@
 """The rules on several fields of the parts of ``model``, by part: each said once, for the API server and for ``validate``.
 
-A connector has its own (``Part.api_rules``). What ``together`` looks at, and the operator says in CEL, is more than such rules can say.
+A connector has its own (``Part.api_rules``). What ``cross_field`` looks at, and the operator says in CEL, is more than such rules can say.
 """
 
 from __future__ import annotations

@@ -80,9 +80,7 @@ class Duration(Quantity):
     def parse(cls, text: str) -> Self:
         """``180s``, ``500ms``, ``1h30m``, ``1.5s``. Raises ValueError saying what is wrong and how to write it."""
         if not re.fullmatch(rf"({_DURATION_PART.pattern})+", text):
-            raise ValueError(
-                "is not a duration; write a number with a unit (us, ms, s, m, h or d), such as 500ms, 180s or 1h30m"
-            )
+            raise ValueError("is not a duration; write a number with a unit (us, ms, s, m, h or d), such as 500ms, 180s or 1h30m")
         total = Fraction(0)
         seen: list[str] = []
         for number, unit in _DURATION_PART.findall(text):

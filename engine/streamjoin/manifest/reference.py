@@ -106,9 +106,7 @@ def _value_type(annotation: Any) -> tuple[str, list[str]]:
 def _limit(item: object) -> str:
     """A bound in words; those that only keep numbers within 64 bits are not worth a user's time."""
     bounds = {word: getattr(item, name, None) for name, word in BOUNDS.items()}
-    return " and ".join(
-        f"{word} {bound:,.15g}" for word, bound in bounds.items() if bound is not None and abs(bound) < 2**53
-    )
+    return " and ".join(f"{word} {bound:,.15g}" for word, bound in bounds.items() if bound is not None and abs(bound) < 2**53)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout,
 
 def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
     """Those of these joins, each over the streams that its condition names: those over the same two, and each over three and more, lie on
-    floors of their own. Every way of one part is there with every way of the others, the best of each, ``MOST_LAYOUTS`` at the most."""
+    key spaces of their own. Every way of one part is there with every way of the others, the best of each, ``MOST_LAYOUTS`` at the most."""
     names = [stream.name for stream in spec.streams]
     joins: dict[tuple[int, ...], list[int]] = {}
     graphs: list[tuple[tuple[int, ...], int]] = []
@@ -175,7 +175,7 @@ def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iter
     parts = []
     for pair, of_pair in joins.items():
         found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
-        ways = tuple(layout for layout in found if layout.has_floors) or found
+        ways = tuple(layout for layout in found if layout.has_key_spaces) or found
         parts.append([(pair, tuple(of_pair), layout) for layout in ways])
     for streams, index in graphs:
         of_join = join_graphs(spec.joins[index].condition, over(spec, index, schemas))

@@ -1,7 +1,7 @@
 """All that is wrong with a manifest, at once: each problem with its field, the value and what to do about it.
 
 Checked in three steps: the text (``text``), each field (``model`` and ``fields``), what fields must be together
-(``together``). The last runs on whatever the one before accepted, so one round of corrections is enough, save where a
+(``cross_field``). The last runs on whatever the one before accepted, so one round of corrections is enough, save where a
 refused field hid others.
 
 Always holds: a manifest that comes without problems can be compiled by ``compilation.compile_job`` if it has a
@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from streamjoin.manifest import together
+from streamjoin.manifest import cross_field
 from streamjoin.manifest.fields import field_problems, partial
 from streamjoin.manifest.model import API_VERSION, KIND, Manifest
 from streamjoin.manifest.problem import ManifestError, Problem
@@ -102,9 +102,9 @@ def _document(tree: Tree, *, keep_unknown: bool = True) -> Document:
         manifest, refused, left_out = _fields(value, keep_unknown)
         problems += refused
         remarks += left_out
-        problems += together.problems(partial(Manifest, value) if manifest is None else manifest)
+        problems += cross_field.problems(partial(Manifest, value) if manifest is None else manifest)
         if manifest is not None and not problems:
-            remarks += together.remarks(manifest)
+            remarks += cross_field.remarks(manifest)
     elif value is not None:
         message = f"the document is not a mapping; begin it with apiVersion: {API_VERSION} and kind: {KIND}"
         problems.append(Problem("", None, message, tree.lines.get(())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from streamjoin.elastic.sequences import Way, Ways
+from streamjoin.elastic.path_plans import PathPlan, PathPlans
 from streamjoin.job import Job, JoinJob, StreamJob
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.layout import PlacedGraph
@@ -18,17 +18,18 @@ from streamjoin.scheme.models import HANDSHAKE
 CHAIN = "chain"
 
 
-def join_plan(job: Job, tasks: int, ways: Mapping[int, Ways] | None = None) -> JoinPlan:
-    """The plan of a job with one layout, checked. ``ways``: by join over three and more streams, the orders that were chosen, for each of
-    its streams; without: in the order of the streams, by repartitioning. O(joins x streams²)."""
+def join_plan(job: Job, tasks: int, path_plans: Mapping[int, PathPlans] | None = None) -> JoinPlan:
+    """The plan of a job with one layout, checked. ``path_plans``: by join over three and more streams, the orders that were chosen, for
+    each of its streams; without: in the order of the streams, by repartitioning. O(joins x streams²)."""
     layout = job.layouts[0]
     arrangements = tuple(
-        Arrangement(place.stream, place.side, place.floor, _key(place.key), job.streams[place.stream].payload) for place in layout.places
+        Arrangement(place.stream, place.side, place.key_space, _key(place.key), job.streams[place.stream].payload)
+        for place in layout.places
     )
     joins = []
     for number, (join, placed) in enumerate(zip(job.joins, layout.joins, strict=True)):
-        chosen = (ways or {}).get(number) or tuple(Way(next(placed.graph.orders(head))) for head in range(len(placed.streams)))
-        paths = tuple(_path(job, join, placed, head, way) for head, way in enumerate(chosen))
+        chosen = (path_plans or {}).get(number) or tuple(PathPlan(next(placed.graph.orders(head))) for head in range(len(placed.streams)))
+        paths = tuple(_path(job, join, placed, head, path_plan) for head, path_plan in enumerate(chosen))
         where = None if join.where is None else join.where.sql
         joins.append(Join(join.name, paths, _reduce(join), where, tuple(name for name, _ in join.output)))
     plan = JoinPlan(tuple(map(_source, job.streams)), arrangements, tuple(joins), Partitioning(job.model, tasks))
@@ -52,14 +53,14 @@ def _reduce(join: JoinJob) -> Reduce:
     return Reduce("exists", tracked, join.type.gives_pairs, join.type.gives_unmatched)
 
 
-def _path(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -> Path:
-    return Path(placed.streams[head], tuple(_stages(job, join, placed, head, way)), way.fetches)
+def _path(job: Job, join: JoinJob, placed: PlacedGraph, head: int, path_plan: PathPlan) -> Path:
+    return Path(placed.streams[head], tuple(_stages(job, join, placed, head, path_plan)), path_plan.fetches)
 
 
-def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -> Iterator[Stage]:
+def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, path_plan: PathPlan) -> Iterator[Stage]:
     graph, members = placed.graph, [head]
     names = [job.streams[stream].name for stream in placed.streams]
-    for step, stream in enumerate(way.order):
+    for step, stream in enumerate(path_plan.order):
         edge, side = graph.step_to(stream, members)
         probing = RIGHT if side == LEFT else LEFT
         residual = [] if edge.residual is None else [edge.residual]
@@ -71,7 +72,7 @@ def _stages(job: Job, join: JoinJob, placed: PlacedGraph, head: int, way: Way) -
             probe=_probe(edge.main, probing),
             window=_window_of_each(join.window, names) if join.window.each else _window_of_two(join.window, probing),
             checks=tuple(residual + checks),
-            distribution=CHAIN if job.model == HANDSHAKE else way.distribution(step).value,
+            distribution=CHAIN if job.model == HANDSHAKE else path_plan.distribution(step).value,
             with_delta=stream < head,
         )
         members.append(stream)
@@ -106,5 +107,3 @@ def _probe(main: MainPredicate, probing: int) -> Probe:
 
 def _negated(bound: Bound) -> Bound:
     return None if bound is None else -bound if bound else bound
-
-

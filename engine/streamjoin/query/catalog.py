@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streamjoin.job import Job
 from streamjoin.kernel.types import arrow_type, output_schema
-from streamjoin.language.floors import Floors
+from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.language.predicate import seeded
 from streamjoin.language.schema import Schema
 from streamjoin.language.tree import Reference
@@ -47,7 +47,7 @@ class Catalog:
         streams = tuple(StreamOf(each.name, each.schema, each.selected, each.event_time) for each in job.streams)
         return cls(job.name, job.checkpoint, streams, job.window.kind, tuple(_results_of(job)))
 
-    def lying(self, checkpoint: Checkpoint) -> Floors:
+    def lying(self, checkpoint: Checkpoint) -> KeySpaces:
         """Where a checkpoint's tuples lie. Raises QueryError if it is another join's."""
         for index, stream in enumerate(self.streams):
             field, selected = f"spec.streams[{index}]", ", ".join(stream.selected) or "none"
@@ -58,9 +58,9 @@ class Catalog:
                     raise QueryError(
                         Why.WRONG, f"{name}: the manifest says {value}, and the checkpoint in {self.location} {found}; use its own manifest"
                     )
-        floors = checkpoint.plan.floors
-        assert floors is not None, "they come with the first plan, and are asked for after the first epoch"
-        return seeded(floors, checkpoint.seed)
+        key_spaces = checkpoint.plan.key_spaces
+        assert key_spaces is not None, "they come with the first plan, and are asked for after the first epoch"
+        return seeded(key_spaces, checkpoint.seed)
 
 
 def _results_of(job: Job) -> Iterator[ResultsOf]:

@@ -34,7 +34,7 @@ def commit_of(storage: Storage, epoch: int | None = None, asked: Asked = Asked()
     """
     if epoch is None:
         latest = read_latest(storage)
-        if latest is None or latest.checkpoint.epoch < 0 or latest.checkpoint.plan.floors is None:
+        if latest is None or latest.checkpoint.epoch < 0 or latest.checkpoint.plan.key_spaces is None:
             raise QueryError(Why.ABSENT, f"{storage.url}: nothing is committed yet; ask again after the join's first epoch")
         return latest.checkpoint
     for checkpoint in _newest_first(storage):

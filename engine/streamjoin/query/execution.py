@@ -134,9 +134,7 @@ def asked(
     statement = Statement.parse(text)
     with _database(limits) as database, _Clock(limits.seconds, stop or Stop(), database) as clock:
         with _explained(clock, limits):
-            checkpoint, relations, read = _prepared(
-                storage, catalog, statement, limits, database, clock.check, after, results_of
-            )
+            checkpoint, relations, read = _prepared(storage, catalog, statement, limits, database, clock.check, after, results_of)
         with _explained(clock, limits, [relation for relation in relations if relation.name in read]):
             reader = database.sql(statement.sql).to_arrow_reader(BATCH_ROWS)
             at = checkpoint.committed_at

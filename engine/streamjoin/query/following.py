@@ -162,9 +162,7 @@ def _check(field: str, text: str, statement: str, *clauses: str) -> None:
             raise QueryError(Why.WRONG, f"{field}: {text[:200]!r} has {word}, but each result is looked at alone; use POST /v1/query")
 
 
-def _of_snapshots(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_rows: int
-) -> Iterator[tuple[int, pa.Array, pa.RecordBatch]]:
+def _of_snapshots(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_rows: int) -> Iterator[tuple[int, pa.Array, pa.RecordBatch]]:
     """Each stretch of rows of one snapshot, with their ``_row``."""
     for batch in batches:
         snapshots, numbers = batch.column(batch.num_columns - 2), batch.column(batch.num_columns - 1)

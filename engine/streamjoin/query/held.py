@@ -2,8 +2,8 @@
 
 The tuples of a place are in its blocks, each in one of them; those that the committed epoch has let go are left out by ``_time``, as blocks
 go only as a whole. Of several places, in which a stream lies by several keys for one join, one is read: that by which the query has to read
-least. On floors of several joins a tuple is only where it has the keys, and for as long as that join's window holds it: then what the first
-floor does not have is sought on the next.
+least. On key spaces of several joins a tuple is only where it has the keys, and for as long as that join's window holds it: then what the
+first key space does not have is sought on the next.
 
 A block is sorted by key, whole or in parts, so that a range of keys is a slice of it that costs two binary searches. On this machine blocks
 are mapped, and what is not looked at is not read; from elsewhere those parts are fetched in which such keys can be.
@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from streamjoin.kernel.keys import encode_keys, key_type
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.ddl import SHOWN
-from streamjoin.language.floors import Floors
 from streamjoin.language.graph import Place
+from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.language.schema import held_name
 from streamjoin.language.sql import parse_expression
 from streamjoin.language.window import Ends, WindowKind
@@ -97,7 +97,7 @@ class _Holding:
         return self.born <= other.born and self.bound <= other.bound and keys <= others
 
 
-def _holdings(lying: Floors, stream: int, expired: Ends) -> tuple[_Holding, ...]:
+def _holdings(lying: KeySpaces, stream: int, expired: Ends) -> tuple[_Holding, ...]:
     """The holdings of a stream in the order in which they began, of those that began together first what holds tuples longest; without
     those all of whose tuples are in one before. So each tuple is in the first of them that it could be in."""
     found: list[_Holding] = []
@@ -113,7 +113,7 @@ def _holdings(lying: Floors, stream: int, expired: Ends) -> tuple[_Holding, ...]
 class HeldStream:
     """See the module. A relation."""
 
-    def __init__(self, catalog: Catalog, number: int, lying: Floors, checkpoint: Checkpoint, storage: Storage) -> None:
+    def __init__(self, catalog: Catalog, number: int, lying: KeySpaces, checkpoint: Checkpoint, storage: Storage) -> None:
         self._stream: StreamOf = catalog.streams[number]
         self._time, self._checkpoint, self._storage = catalog.time, checkpoint, storage
         # Workers of a chain may have parts of a block.

@@ -102,9 +102,7 @@ class Pool:
             steps = partial(Step, query, after, upto, form, most_rows, most_bytes, piece_bytes, piece_rows)
             return cast(Stepped, self._answered(steps, until, is_gone))
 
-    def _answered(
-        self, make: Callable[[Limits], Question | Step], until: float, is_gone: Callable[[], bool]
-    ) -> Told | Stepped:
+    def _answered(self, make: Callable[[Limits], Question | Step], until: float, is_gone: Callable[[], bool]) -> Told | Stepped:
         """The answer to a question, asked within the room that was entered, which is left."""
         try:
             while True:

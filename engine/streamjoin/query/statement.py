@@ -247,9 +247,7 @@ def _both(one: Constraint, other: Constraint) -> Constraint:
     sets = [each.values for each in (one, other) if each.values is not None]
     lows = [each.low for each in (one, other) if each.low is not None]
     highs = [each.high for each in (one, other) if each.high is not None]
-    return Constraint(
-        min(sets, key=len, default=None), max(lows, key=ordinal, default=None), min(highs, key=ordinal, default=None)
-    )
+    return Constraint(min(sets, key=len, default=None), max(lows, key=ordinal, default=None), min(highs, key=ordinal, default=None))
 
 
 def _kind(tree: exp.Expr) -> str:

@@ -133,4 +133,3 @@ def _be_modest(setup: Setup) -> None:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     os.nice(setup.nice)
-

@@ -62,9 +62,7 @@ SPAN = 8
 class Archive:
     """One join's. Not for use by several threads; of several drivers, the newest decides."""
 
-    def __init__(
-        self, storage: Storage, join: str, keep_seconds: float | None = None, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, storage: Storage, join: str, keep_seconds: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._storage, self._join, self._keep_seconds, self._clock = storage, join, keep_seconds, clock
         self._runs: dict[tuple[int, int], Run] | None = None
         """By range, those that readers are shown; None: not listed yet."""
@@ -135,9 +133,7 @@ class Archive:
                 return run
             width *= FAN_IN
 
-    def _put(
-        self, low: int, high: int, snapshots: tuple[Snapshot, ...], files: Sequence[SnapshotFile], replaces: tuple[str, ...]
-    ) -> None:
+    def _put(self, low: int, high: int, snapshots: tuple[Snapshot, ...], files: Sequence[SnapshotFile], replaces: tuple[str, ...]) -> None:
         run = Run(low, high, snapshots, tuple(files), self._clock(), replaces)
         self._storage.put(index_path(self._join, low, high), run.encode())
         self._known()[low, high] = run

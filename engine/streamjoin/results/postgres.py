@@ -32,6 +32,7 @@ SNAPSHOTS = "_snapshots"
 
 Answer = TypeVar("Answer")
 
+
 @dataclass(frozen=True)
 class PostgresConfig:
     """The place in PostgreSQL where a join's snapshots go."""
@@ -154,9 +155,7 @@ class PostgresStore:
                     " rows bigint NOT NULL, marks text[] NOT NULL, PRIMARY KEY (checkpoint, id))"
                 ).format(self._snapshots)
             )
-            connection.execute(
-                sql.SQL("CREATE TABLE IF NOT EXISTS {} ({} text NOT NULL)").format(self._table, sql.Identifier(CHECKPOINT))
-            )
+            connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({} text NOT NULL)").format(self._table, sql.Identifier(CHECKPOINT)))
             has: dict[str, str] = dict(
                 connection.execute(
                     "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"

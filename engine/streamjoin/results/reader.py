@@ -114,9 +114,7 @@ class Run:
         files = [
             SnapshotFile(path, rows, nbytes, _read(low), _read(high), *rest) for path, rows, nbytes, low, high, *rest in value["files"]
         ]
-        snapshots = tuple(
-            Snapshot(number, epoch, at, rows, *map(tuple, marks)) for number, epoch, at, rows, *marks in value["snapshots"]
-        )
+        snapshots = tuple(Snapshot(number, epoch, at, rows, *map(tuple, marks)) for number, epoch, at, rows, *marks in value["snapshots"])
         return cls(value["low"], value["high"], snapshots, tuple(files), value["madeAt"], tuple(value["replaces"]))
 
 
@@ -235,5 +233,3 @@ _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "bytes": (bytes, bytes.hex, bytes.fromhex),
 }
 """How bounds are written that JSON has no word for. A datetime is a date, too, so it comes first."""
-
-

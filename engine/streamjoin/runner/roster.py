@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.pulse import stall_sentence
+from streamjoin.epoch.progress import stall_sentence
 from streamjoin.runner.events import (
     Assigned,
     Begun,

@@ -74,9 +74,7 @@ class Listener(Protocol):
 class Stream(asyncio.BufferedProtocol):
     """The end of a stream that leads here."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, security: Security, gate: Gate, listener: Listener, connected: set[Stream]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, security: Security, gate: Gate, listener: Listener, connected: set[Stream]) -> None:
         """``connected``: it is among these as long as it is."""
         self._loop, self._gate, self._listener, self._connected = loop, gate, listener, connected
         self.channel, self.sender, self.since = -1, "", -1

@@ -14,6 +14,7 @@ from streamjoin.scheme.varietal import EPSILON
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+
 @dataclass(frozen=True, slots=True)
 class Rectangle:
     """A coverage area over a matrix: rows [top, bottom), columns [begin, end)."""

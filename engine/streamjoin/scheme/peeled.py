@@ -17,6 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Rows of the array of corners: where what remains begins; the number of the corner before, the cut that led from there, the tasks spent.
 TOP, BEGIN, PARENT, CUT, SPENT = range(5)
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Peeled:
     """What peeling came to: the coverage areas as they were cut off, each taking all that fits."""

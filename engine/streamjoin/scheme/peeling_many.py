@@ -112,9 +112,7 @@ def peel_many(matrix: Matrix, cuts: Cuts, results: Results, capacity: float, mos
     return None, max(most + 1.0, last * matrix.result_volume / done if done > 0 else 2.0 * most)
 
 
-def _useful(
-    left: Array, right: Array, pairs: Array, capacity: float, left_over: int, behind: float, wasted: float
-) -> tuple[Array, Array]:
+def _useful(left: Array, right: Array, pairs: Array, capacity: float, left_over: int, behind: float, wasted: float) -> tuple[Array, Array]:
     """Which of these areas may be cut off, ascending (int64), and the tasks of each (float64).
 
     Those that leave enough tasks for what is behind them (Eq. 7), and are small or waste few. ``left``, ``right``: their tuples; ``pairs``:

@@ -68,9 +68,7 @@ def held_by(areas: Iterable[Area]) -> tuple[Region, ...]:
 
 def written_by(area: Area) -> tuple[Region, ...]:
     """What the area stores durably for everyone. Over all areas of a scheme: every tuple once."""
-    return tuple(
-        region for side, keys in enumerate(area.writes) if keys is not None for region in regions(side, keys, area.units[side])
-    )
+    return tuple(region for side, keys in enumerate(area.writes) if keys is not None for region in regions(side, keys, area.units[side]))
 
 
 def regions(side: int, keys: KeyRange, units: UnitRange) -> tuple[Region, ...]:

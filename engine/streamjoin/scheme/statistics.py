@@ -169,7 +169,6 @@ class SideStatistics:
         histogram = self.histogram if self.histogram is not None and self.histogram.total > 0 else _EVEN
         return histogram.below(bounds.astype(histogram.bounds.dtype)) * (self.total / histogram.total)
 
-
     def below_all(self, bounds: Iterable[Bound], *, end: bool = False) -> Array:
         """As :meth:`below`, of bounds that may be open: below None lies nothing, or at the ``end`` of ranges everything."""
         bounds = list(bounds)

@@ -375,7 +375,6 @@ class _Axis:
                     f"{min(begins[at], ends[at])} to {max(begins[at], ends[at])} are written {kind}; exactly one area must"
                 )
 
-
     def _written_once(self, parts: np.ndarray) -> bool:
         """Whether these parts (area, low, high), ascending by ``low``, are all units of each cell of keys, once."""
         # Only where somebody begins or ends to write does anything change.

@@ -161,9 +161,7 @@ class Autoscaler(Observer):
         """Take in what has become of plans since the last epoch, whoever put them."""
         took, switched = None, status.switched
         if switched is not None:
-            took = Realised(
-                switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.waited_seconds
-            )
+            took = Realised(switched.at, switched.generation, None, switched.moved_tuples, switched.pause_seconds, switched.waited_seconds)
         migrating_to = None if status.wanted is None or status.phase is PlanPhase.WAITING else status.wanted.workers
         plan = Progress(status.generation, status.workers, migrating_to, took)
         self.settings = _settings_of(self._job, status.first_workers)

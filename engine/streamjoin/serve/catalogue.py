@@ -393,9 +393,7 @@ KAFKA = (
         PARTITION,
         "Records of a partition that the last epoch left unread: its end, when the epoch was planned, less what the epoch read up to.",
     ),
-    _gauge(
-        "kafka_blocked_seconds", PARTITION, "How long a transaction has been open that keeps records of a partition from being read."
-    ),
+    _gauge("kafka_blocked_seconds", PARTITION, "How long a transaction has been open that keeps records of a partition from being read."),
     _counter(
         "kafka_skipped_records_total", STREAM, "Records that retention removed before the join read them (onDataLoss: skip).", "skipped"
     ),
@@ -411,9 +409,7 @@ KAFKA = (
         "Topics of the stream's pattern that were deleted after the join had begun to read them (onDataLoss: skip).",
         "deleted",
     ),
-    _counter(
-        "kafka_source_errors_total", STREAM, "Errors that the join met while it read: of a stream's brokers, or on the way to them."
-    ),
+    _counter("kafka_source_errors_total", STREAM, "Errors that the join met while it read: of a stream's brokers, or on the way to them."),
     _counter("kafka_sent_records_total", NAME, "Records that brokers acknowledged. They count when all of their epoch are acknowledged."),
     _counter(
         "kafka_sent_bytes_total",

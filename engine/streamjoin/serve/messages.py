@@ -169,9 +169,7 @@ class PlanAnswer(Message):
             scheme=status.scheme.to_json(),
             wanted=None
             if wanted is None
-            else Following.of_fields(
-                wanted, asked=status.asked or wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)
-            ),
+            else Following.of_fields(wanted, asked=status.asked or wanted.workers, scheme=wanted.scheme.to_json(), keep=list(wanted.keep)),
             switched=None if switched is None else SwitchedTo.of_fields(switched),
             ended=[EndedPlan.of_fields(plan, fate=plan.fate.value) for plan in status.ended],
             warning=warning,

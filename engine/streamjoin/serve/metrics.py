@@ -29,10 +29,10 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.delays import BOUNDS, Counted
-from streamjoin.epoch.outcome import stored
+from streamjoin.epoch.next_checkpoint import stored
 from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Held
-from streamjoin.epoch.pulse import Pulse
+from streamjoin.epoch.progress import ProgressMonitor
 from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.epoch.timelines import SnapshotsState
 from streamjoin.epoch.watermark import held_back
@@ -117,13 +117,13 @@ class Metrics(Collector, Observer):
         job: Job,
         *,
         clock: Callable[[], float] = time.time,
-        pulse: Pulse | None = None,
+        progress: ProgressMonitor | None = None,
         snapshots: Callable[[], Mapping[str, SnapshotsState]] = dict,
     ) -> None:
-        """``pulse``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join."""
+        """``progress``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join."""
         self._snapshots = snapshots
         self._job = job
-        self._pulse = pulse
+        self._progress = progress
         self._clock = clock
         self._lock = threading.Lock()
         self._state = "starting"
@@ -272,9 +272,9 @@ class Metrics(Collector, Observer):
 
     def _stalled(self) -> dict[str, Any] | None:
         """What stands still, or was given up for that since the last commit; None: nothing."""
-        if self._pulse is None:
+        if self._progress is None:
             return None
-        activity, stalls, last = self._pulse.activity, self._pulse.stalls, self._pulse.last_stall
+        activity, stalls, last = self._progress.activity, self._progress.stalls, self._progress.last_stall
         if activity is None or not activity.is_noticed:
             return None if last is None else {"epoch": None, "step": None, "seconds": None, "waitsFor": [], "stalls": stalls, "last": last}
         return {
@@ -325,11 +325,11 @@ class Metrics(Collector, Observer):
         page.add("streamjoin_epoch_retries_total", self._retries, name)
         page.add("streamjoin_storage_retries_total", self._storage_retries, name)
         page.add("streamjoin_running_epoch_seconds", 0 if self._running_since is None else max(0.0, now - self._running_since), name)
-        if self._pulse is not None:
-            activity = self._pulse.activity
+        if self._progress is not None:
+            activity = self._progress.activity
             page.add("streamjoin_still_seconds", 0 if activity is None else activity.still_seconds, name)
-            page.add("streamjoin_epoch_deadline_seconds", self._pulse.deadline_seconds, name)
-            page.add("streamjoin_epoch_stalls_total", self._pulse.total_stalls, name)
+            page.add("streamjoin_epoch_deadline_seconds", self._progress.deadline_seconds, name)
+            page.add("streamjoin_epoch_stalls_total", self._progress.total_stalls, name)
         for each in (self._epochs, self._steps, self._task_steps, self._pauses, self._waits):
             page.copy(each)
         self._add_scaling(page)

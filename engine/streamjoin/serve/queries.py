@@ -81,9 +81,7 @@ class QueryApi:
         self.metrics.read(told.read_bytes)
         return told
 
-    def follow(
-        self, query: Continuous, after: str | None, form: Form, is_gone: Callable[[], bool], *, field: str = "after"
-    ) -> Follower:
+    def follow(self, query: Continuous, after: str | None, form: Form, is_gone: Callable[[], bool], *, field: str = "after") -> Follower:
         """A follower, to be closed; a refusal is counted. ``field``: where ``after`` was given. Raises QueryError."""
         try:
             return self.followers.open(query, None if after is None else Position.parse(after, field), form, is_gone)

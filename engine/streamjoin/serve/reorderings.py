@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.path_plans import PathPlans
 from streamjoin.elastic.reordering import reordered
-from streamjoin.elastic.sequences import Ways
 from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.job import Job
@@ -32,7 +32,7 @@ class Reorderings(Observer):
         self.recent: tuple[Decision, ...] = ()
         """The last changes, at most MOST_RECENT, oldest first."""
         self._job, self._decided = job, decided
-        self._ways: Ways = ()
+        self._path_plans: PathPlans = ()
         """Of all joins over three and more streams, as the last commit has them, and how tuples lay then."""
         self._layout: Layout | None = None
 
@@ -45,8 +45,8 @@ class Reorderings(Observer):
         status, layout = driver.plan_status(), driver.layout
         if status is None or layout is None:
             return []
-        checkpoint, before, then = driver.checkpoint, self._ways, self._layout
-        self._ways, self._layout = after, _ = checkpoint.plan.ways, layout
+        checkpoint, before, then = driver.checkpoint, self._path_plans, self._layout
+        self._path_plans, self._layout = after, _ = checkpoint.plan.path_plans, layout
         if not before or before == after or then is not layout:
             return []
         found = []

@@ -224,4 +224,3 @@ _MAKERS: dict[str, Callable[[Array, np.random.Generator], Made]] = {
     "random": _random,
     "rush": _rush,
 }
-

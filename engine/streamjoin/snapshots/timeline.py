@@ -200,9 +200,7 @@ class Timeline:
         return cls(
             value["next"],
             None if opened is None else Open(**{**opened, "parts": _parts(opened["parts"])}),
-            tuple(
-                Closed(**{**each, "parts": _parts(each["parts"]), "marks": tuple(each["marks"])}) for each in value.get("closed", ())
-            ),
+            tuple(Closed(**{**each, "parts": _parts(each["parts"]), "marks": tuple(each["marks"])}) for each in value.get("closed", ())),
             tuple(value.get("marks", ())),
         )
 

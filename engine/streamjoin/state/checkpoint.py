@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from streamjoin.elastic.completeness import Losses
-from streamjoin.elastic.sequences import Ways
-from streamjoin.language.floors import Floors
+from streamjoin.elastic.path_plans import PathPlans
+from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.snapshots.punctuation import Pending
 from streamjoin.snapshots.timeline import Timeline
 from streamjoin.state.blocks import Block
 from streamjoin.state.codec import plain, read
 from streamjoin.state.extent import Extent
-from streamjoin.state.fed import Fed
+from streamjoin.state.intermediate import IntermediateResult
 
 
 class Newest(NamedTuple):
@@ -63,21 +63,22 @@ class PlanState:
 
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
-    floors: Floors | None = None
-    """Where tuples lie (``language.floors``). None: nothing is held yet."""
+    key_spaces: KeySpaces | None = None
+    """Where tuples lie (``language.key_spaces``). None: nothing is held yet."""
     generation: int = 0
     scheme: dict[str, Any] | None = None
     first_workers: int = 0
     """Workers of the first plan (ESJ's M); 0: not known."""
-    ways: Ways = ()
-    """By join over three and more streams, by floor, for each of its streams: the order in which its new tuples met the others, and how."""
+    path_plans: PathPlans = ()
+    """By join over three and more streams, by key space, for each of its streams: the order in which its new tuples met the others, and
+    how."""
     flowing: dict[str, Any] = field(default_factory=dict)
-    """What those ways are priced by (``elastic.sequences.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
+    """What those ways are priced by (``elastic.path_plans.Flowing``), as it was measured; of several joins ``joins`` has that of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """What workers hold (``epoch.outcome``)."""
+    """What workers hold (``epoch.next_checkpoint``)."""
 
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
@@ -120,7 +121,7 @@ class OutputState:
     """Where what is staged or waits goes; empty: nothing does."""
     outputs: dict[str, str] = field(default_factory=dict)
     """By join's tag: where results were made visible last."""
-    fed: tuple[Fed, ...] = ()
+    fed: tuple[IntermediateResult, ...] = ()
     """Results that streams are yet to read."""
 
 
@@ -178,9 +179,9 @@ class Checkpoint:
             return self
         return replace(self, input=InputState.of(streams), state=replace(self.state, expired=(None,) * places))
 
-    def on(self, floors: Floors) -> Checkpoint:
+    def on(self, key_spaces: KeySpaces) -> Checkpoint:
         """The same with tuples that lie on these."""
-        return replace(self, plan=replace(self.plan, floors=floors))
+        return replace(self, plan=replace(self.plan, key_spaces=key_spaces))
 
     def encode(self, known: Texts | None = None) -> str:
         """As JSON. O(blocks), with little for those that ``known`` has."""

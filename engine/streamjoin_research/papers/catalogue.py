@@ -60,7 +60,7 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     ),
     ("004", "Alg. 10, greedy; exhaustive; tree ordering", "research/semijoin/order.py"),
     ("004", "Definition 1, join sequences over a network", "research/semijoin/multiway.py, research/semijoin/network.py"),
-    ("004", "orders of three and more streams in the engine", "elastic/sequences.py, epoch/delta_join.py"),
+    ("004", "orders of three and more streams in the engine", "elastic/path_plans.py, epoch/delta_join.py"),
     ("004", "SP-S, SP-D, SM-S1, SM-D2 as stages in the engine, with their costs", "elastic/distribution.py, epoch/lookup.py"),
 )
 """Paper, algorithm, modules."""

@@ -25,10 +25,10 @@ How many workers: the fewest whose predicted fullest tau is about tau1, in both 
 the number swing. Up by the present load; down by the largest of the last ``scaleDownAfter``.
 
 All of that is the policy ``thresholds``. With ``predictive`` ``allocate`` acts when the fullest worker's tau is going to reach tau2, for
-what the window will hold at the rates of now (``jumps``) and what that worker's share of it is going to be (``outlook``), and
+what the window will hold at the rates of now (``rate_shifts``) and what that worker's share of it is going to be (``state_forecast``), and
 ``deallocate`` once idle workers have cost more than a change and the way back, or sooner where they were idle for long before
-(``spells``); both aim at ``Settings.level``. The policy ``esj`` is in ``elastic.esj``. The rule ``shed`` changes no plan: it says what the
-engine does by the same tau.
+(``idle_periods``); both aim at ``Settings.level``. The policy ``esj`` is in ``elastic.esj``. The rule ``shed`` changes no plan: it says
+what the engine does by the same tau.
 
 With a budget for lost results (``Settings.budget``) a full worker is relieved as soon as the budget would be spent before added workers
 were there, whatever its tau; before that only where the bill of some change is lower than that of losing results.

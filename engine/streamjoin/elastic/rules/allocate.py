@@ -49,7 +49,7 @@ def allocate(review: Review) -> Verdict:
     if settings.is_predictive and tau is not None and settings.unshed(tau) >= settings.tau2:
         # It is not foreseen, but so: what is held does not come and go with a burst.
         after = 0.0
-    if settings.is_predictive and state.jumps.believed(latest.taken_at) is not None:
+    if settings.is_predictive and state.rate_shifts.believed(latest.taken_at) is not None:
         # It is no burst, and each sample that is waited for fills the window further.
         after = 0.0
     if hold.seconds < after:
@@ -196,20 +196,24 @@ def _below(review: Review, tau: float) -> str:
 
 def _by_jump(review: Review) -> str:
     """That the rates have jumped, and why that is believed at once, where it is."""
-    jumps = review.state.jumps
-    rates = jumps.believed(review.latest.taken_at)
+    rate_shifts = review.state.rate_shifts
+    rates = rate_shifts.believed(review.latest.taken_at)
     if rates is None:
         return ""
-    why = f", and {sum(jumps.lasted)} of the last {len(jumps.lasted)} such jumps lasted" if jumps.is_believed_at_once else ""
-    return f" (rates have jumped from {jumps.usual:,.0f} to {sum(rates):,.0f} tuples/s{why})"
+    why = (
+        f", and {sum(rate_shifts.lasted)} of the last {len(rate_shifts.lasted)} such jumps lasted"
+        if rate_shifts.is_believed_at_once
+        else ""
+    )
+    return f" (rates have jumped from {rate_shifts.usual:,.0f} to {sum(rates):,.0f} tuples/s{why})"
 
 
 def _by_season(review: Review) -> str:
     """What the season says of the rates until workers could be there, if it is more than they are now."""
     state = review.state
-    season, now = state.season.highest(ahead(review.settings)), sum(present_rates(state))
-    if season is None or sum(season) <= _BUSIER * now:
+    seasonality, now = state.seasonality.highest(ahead(review.settings)), sum(present_rates(state))
+    if seasonality is None or sum(seasonality) <= _BUSIER * now:
         return ""
-    most = state.season.factor
-    low, high = sum(season) / most, sum(season) * most
-    return f" (at this time of the {state.season.name} {low:,.0f} to {high:,.0f} tuples/s come; now {now:,.0f})"
+    most = state.seasonality.factor
+    low, high = sum(seasonality) / most, sum(seasonality) * most
+    return f" (at this time of the {state.seasonality.name} {low:,.0f} to {high:,.0f} tuples/s come; now {now:,.0f})"

@@ -32,9 +32,9 @@ def give_back(review: Review, latest: Reading, why: str) -> Verdict:
     As one decides between hiring skis and buying them: what waiting has cost is what changing costs.
     """
     rule, state, settings = Rule.DEALLOCATE, review.state, review.settings
-    outlook = state.outlook
-    held = sum(outlook.held)
-    if outlook.at != latest.taken_at:
+    state_forecast = state.state_forecast
+    held = sum(state_forecast.held)
+    if state_forecast.at != latest.taken_at:
         return review.refuse(rule, Reason.NO_FORECAST, f"{why}, but it is not known since when fewer workers would do")
     least = max(review.low, fewest_that_keep_up(review))
     if least >= state.workers:
@@ -56,7 +56,7 @@ def give_back(review: Review, latest: Reading, why: str) -> Verdict:
             return review.refuse(rule, Reason.WOULD_EXCEED, text)
         room = held * settings.level / prospect.tau_max if prospect.tau_max > 0 else math.inf
         # Of a plan that is young nobody knows yet whether it was needed.
-        idle_seconds = min(outlook.seconds_within(room), latest.taken_at - state.changed_at)
+        idle_seconds = min(state_forecast.seconds_within(room), latest.taken_at - state.changed_at)
         change = review.bill_change(workers)
         # There and back, and the workers while they start anew.
         price = 2 * (change.moving + change.pause + change.change) + spare * settings.start_seconds / HOUR
@@ -93,10 +93,10 @@ def _wait_for_more(review: Review, offer: _Offer, least: int, offers: Sequence[_
         more = offer.workers - unpaid.workers
         seconds = (unpaid.price - unpaid.idle) / (state.workers - unpaid.workers) * HOUR
     else:
-        more, falls = spare, 1 - state.outlook.growth(settings.window_seconds, 1.0)
+        more, falls = spare, 1 - state.state_forecast.growth(settings.window_seconds, 1.0)
         if falls <= 0 or further.tau_max <= settings.level:
             return None
-        if further.tau_max * state.outlook.settled(settings.window_seconds) > settings.level:
+        if further.tau_max * state.state_forecast.settled(settings.window_seconds) > settings.level:
             return None
         seconds = (1 - settings.level / further.tau_max) / falls
     change = review.bill_change(offer.workers)
@@ -110,4 +110,4 @@ def _wait_for_more(review: Review, offer: _Offer, least: int, offers: Sequence[_
 def _wait_worth(review: Review, offer: _Offer) -> float:
     """The idle worker-hours that are to pass before an offer is taken."""
     spare = review.state.workers - offer.workers
-    return review.state.spells.wait(offer.price / spare * HOUR) * spare / HOUR
+    return review.state.idle_periods.wait(offer.price / spare * HOUR) * spare / HOUR

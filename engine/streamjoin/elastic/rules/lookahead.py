@@ -1,15 +1,16 @@
 """How full the fullest worker is going to be, and when that is full. By the policy ``predictive``; by the others: how full it is.
 
-What will be held follows from the window and the rates (``outlook``), at those of a jump that is believed (``jumps``) or of the season
-(``season``) if they are higher; what the fullest worker's share of it is going to be, from how that share has changed (``trend``).
+What will be held follows from the window and the rates (``state_forecast``), at those of a jump that is believed (``rate_shifts``) or of
+the season (``seasonality``) if they are higher; what the fullest worker's share of it is going to be, from how that share has changed
+(``trend``).
 """
 
 from __future__ import annotations
 
-from streamjoin.elastic.outlook import Pair
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Policy, Settings
 from streamjoin.elastic.state import State
+from streamjoin.elastic.state_forecast import Pair
 
 FORESIGHT_SECONDS = 30.0
 """Beside a worker's start: what is foreseen is to be there so much earlier."""
@@ -35,7 +36,7 @@ def full_tau(state: State, settings: Settings) -> float:
     the level that changes aim at, or they would aim too high."""
     if not settings.is_predictive:
         return settings.tau3
-    return settings.tau2 - min(state.outlook.margin, (settings.tau2 - settings.level) / 2)
+    return settings.tau2 - min(state.state_forecast.margin, (settings.tau2 - settings.level) / 2)
 
 
 def ahead(settings: Settings) -> float:
@@ -52,9 +53,9 @@ def coming(state: State, settings: Settings) -> float:
 
 def present_rates(state: State) -> Pair:
     """Tuples per second, by side: the average of the last samples, or that of a jump that is believed, if more."""
-    outlook = state.outlook
-    jump = None if outlook.at is None else state.jumps.believed(outlook.at)
-    return outlook.rates if jump is None or sum(jump) < sum(outlook.rates) else jump
+    state_forecast = state.state_forecast
+    jump = None if state_forecast.at is None else state.rate_shifts.believed(state_forecast.at)
+    return state_forecast.rates if jump is None or sum(jump) < sum(state_forecast.rates) else jump
 
 
 def budget_ends(settings: Settings, reading: Reading) -> bool:
@@ -65,16 +66,16 @@ def budget_ends(settings: Settings, reading: Reading) -> bool:
 
 def _grown(state: State, settings: Settings, seconds: float) -> float:
     """What will be held in so many seconds / what is held now: at the rates of now, or at those of the season, if more."""
-    outlook, spans, rates = state.outlook, settings.window_seconds, present_rates(state)
-    season = state.season.rates(seconds)
-    return outlook.growth(spans, seconds, rates if season is None else _larger(rates, season))
+    state_forecast, spans, rates = state.state_forecast, settings.window_seconds, present_rates(state)
+    seasonality = state.seasonality.rates(seconds)
+    return state_forecast.growth(spans, seconds, rates if seasonality is None else _larger(rates, seasonality))
 
 
 def _settled(state: State, settings: Settings, seconds: float) -> float:
     """By which factor what is held grows once the window has taken in the rates of now, or the season's of the next so many seconds, if
     those are higher."""
-    rates, season = present_rates(state), state.season.highest(seconds)
-    return state.outlook.settled(settings.window_seconds, rates if season is None else _larger(rates, season))
+    rates, seasonality = present_rates(state), state.seasonality.highest(seconds)
+    return state.state_forecast.settled(settings.window_seconds, rates if seasonality is None else _larger(rates, seasonality))
 
 
 def _larger(first: Pair, second: Pair) -> Pair:

@@ -274,9 +274,7 @@ def _range_problems(field: str, part: Uniform | Hotspot, column: Column) -> Chec
             yield Problem(f"{field}.width", part.width, f"must be above 0 and at most {widest}, as wide as min to max")
 
 
-def _value_problems(
-    field: str, name: str, value: int | float, greatest: int | float, column: Column
-) -> Check:
+def _value_problems(field: str, name: str, value: int | float, greatest: int | float, column: Column) -> Check:
     """Whether the column can hold ``greatest``, to which ``value`` of the field ``name`` leads."""
     data_type, exact = column.type, Decimal(str(greatest))
     if data_type.name in _BITS and exact != exact.to_integral_value():

@@ -26,11 +26,8 @@ from __future__ import annotations
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
 from streamjoin.manifest.checks import Check, repeated, until_refused, value_at
-from streamjoin.manifest.model import Manifest
-from streamjoin.manifest.model_rules import rule_checks
-from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.together.doubtful import remarks
-from streamjoin.manifest.together.joins import (
+from streamjoin.manifest.cross_field.doubtful import remarks
+from streamjoin.manifest.cross_field.joins import (
     condition_problems,
     floor_problems,
     naming_problems,
@@ -38,12 +35,12 @@ from streamjoin.manifest.together.joins import (
     type_problems,
     unjoined_problems,
 )
-from streamjoin.manifest.together.outputs import column_checks, sink_checks
-from streamjoin.manifest.together.places import checkpoint_problems, place_problems, topic_loop_problems
-from streamjoin.manifest.together.scaling import budget_problems, shedding_problems
-from streamjoin.manifest.together.scheme import key_problems, scheme_problems
-from streamjoin.manifest.together.snapshots import snapshot_punctuation_problems, snapshots_end_problems, snapshots_problems
-from streamjoin.manifest.together.streams import (
+from streamjoin.manifest.cross_field.outputs import column_checks, sink_checks
+from streamjoin.manifest.cross_field.places import checkpoint_problems, place_problems, topic_loop_problems
+from streamjoin.manifest.cross_field.scaling import budget_problems, shedding_problems
+from streamjoin.manifest.cross_field.scheme import key_problems, scheme_problems
+from streamjoin.manifest.cross_field.snapshots import snapshot_punctuation_problems, snapshots_end_problems, snapshots_problems
+from streamjoin.manifest.cross_field.streams import (
     declared_schemas,
     held_problems,
     results_read_problems,
@@ -51,7 +48,10 @@ from streamjoin.manifest.together.streams import (
     stream_checks,
     stream_name_problems,
 )
-from streamjoin.manifest.together.windows import window_checks, window_kind_problems
+from streamjoin.manifest.cross_field.windows import window_checks, window_kind_problems
+from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.model_rules import rule_checks
+from streamjoin.manifest.problem import Problem
 
 __all__ = ["problems", "remarks"]
 

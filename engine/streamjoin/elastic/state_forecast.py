@@ -93,7 +93,7 @@ class Trend:
 
 
 @dataclass(slots=True)
-class Outlook:
+class StateForecast:
     """See the module. Tuples are counted once each, as if none were shed."""
 
     at: float | None = None
@@ -185,7 +185,7 @@ class Outlook:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Outlook:
+    def from_json(cls, data: Mapping[str, Any]) -> StateForecast:
         """Raises ValueError, TypeError or KeyError for what :meth:`to_json` cannot have written."""
         unknown = set(data) - {item.name for item in fields(cls)}
         if unknown:

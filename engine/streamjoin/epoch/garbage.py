@@ -41,7 +41,7 @@ class _Garbage:
     paths: list[str]
 
 
-class Janitor:
+class GarbageCollector:
     """See the module. The loop's own; not for use by several threads."""
 
     def __init__(self, storage: Storage, log: CommitLog, sources: Sequence[Source], sink: Sinks) -> None:

@@ -32,7 +32,7 @@ MOST_OPEN = 400
 
 
 @dataclass(slots=True)
-class Spells:
+class IdlePeriods:
     """See the module."""
 
     at: float | None = None
@@ -95,7 +95,7 @@ class Spells:
         return {"at": self.at, "last": self.last, "open": [list(row) for row in self.open], "ended": list(self.ended)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Spells:
+    def from_json(cls, data: Mapping[str, Any]) -> IdlePeriods:
         """Raises ValueError, TypeError or KeyError for what :meth:`to_json` cannot have written."""
         at, last = data["at"], data["last"]
         return cls(
@@ -104,4 +104,3 @@ class Spells:
             [[float(power), float(since)] for power, since in data["open"]],
             [float(seconds) for seconds in data["ended"]],
         )
-

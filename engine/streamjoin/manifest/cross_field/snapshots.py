@@ -9,9 +9,9 @@ from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.checks import Check, as_text, sql_problem
 from streamjoin.manifest.connector import given
+from streamjoin.manifest.cross_field.outputs import output_columns
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem
-from streamjoin.manifest.together.outputs import output_columns
 
 
 def snapshots_end_problems(field: str, join: model.Join) -> Check:

@@ -1,12 +1,12 @@
-"""Where the tuples of each join lie (:mod:`~streamjoin.language.stack`), and for what window they are held: what has to be known of several
-joins to go on with them where some of them were added or removed. Joins over the same two streams may share a floor; a join over three and
-more has floors of its own.
+"""Where the tuples of each join lie (:mod:`~streamjoin.language.composite_key`), and for what window they are held: what has to be known of
+several joins to go on with them where some of them were added or removed. Joins over the same two streams may share a key space; a join
+over three and more has key spaces of its own.
 
-A join that is added has floors of its own, which begin with nothing: so it sees what comes from then on, as if it ran alone, and nothing
-that the others hold is touched. A floor goes with the last of its joins.
+A join that is added has key spaces of its own, which begin with nothing: so it sees what comes from then on, as if it ran alone, and
+nothing that the others hold is touched. A key space goes with the last of its joins.
 
-Always holds: what lies on a floor is found by its keys alone. So a floor stays what it is when one of its joins goes, though the band that
-its joins bound together may be narrower then.
+Always holds: what lies on a key space is found by its keys alone. So a key space stays what it is when one of its joins goes, though the
+band that its joins bound together may be narrower then.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamjoin.language.composite_key import MOST_KEY_SPACES
 from streamjoin.language.condition import Condition
 from streamjoin.language.graph import JoinGraph, Place, pair_graph
 from streamjoin.language.layout import Equality, Layout, PlacedGraph, Streams, by_keys, places_among, stacked
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import SIDES
-from streamjoin.language.stack import MOST_FLOORS
 from streamjoin.language.types import DataType, TypeName
 from streamjoin.language.window import Window, WindowKind, widest
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """What tuples of one floor lie by, besides the keys of its places."""
+class KeySpace:
+    """What tuples of one key space lie by, besides the keys of its places."""
 
     kind: MainKind
     born: int = 0
-    """How often joins had been added, or floors emptied, before it began: it holds no tuple that came before, as earlier ones may."""
+    """How often joins had been added, or key spaces emptied, before it began: it holds no tuple that came before, as earlier ones may."""
 
     def main(self, mains: Sequence[MainPredicate]) -> MainPredicate:
-        """The main predicate of the floor of joins with these."""
+        """The main predicate of the key space of joins with these."""
         if self.kind is MainKind.ALL and (len(mains) > 1 or mains[0].kind is not MainKind.ALL):
             return MainPredicate(MainKind.ALL)
         return hull(mains)
@@ -61,7 +61,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A join as floors are found for it."""
+    """A join as key spaces are found for it."""
 
     streams: Streams
     """Which it is over."""
@@ -70,10 +70,10 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
+class KeySpaces:
     """See the module."""
 
-    floors: tuple[Floor, ...]
+    key_spaces: tuple[KeySpace, ...]
     places: tuple[Place, ...]
     """Where tuples are held, as in the layout."""
     joins: Mapping[str, Placed]
@@ -81,27 +81,27 @@ class Floors:
     """What is held is held for this one, of joins over two streams. A join over three and more holds what it needs for its own."""
 
     @classmethod
-    def of(cls, layout: Layout, joins: Sequence[str], window: Window) -> Floors:
+    def of(cls, layout: Layout, joins: Sequence[str], window: Window) -> KeySpaces:
         """Those of a layout. ``joins``: their names, in the layout's order."""
-        floors = tuple(Floor(main.kind) for main in layout.floors)
+        key_spaces = tuple(KeySpace(main.kind) for main in layout.key_spaces)
         placed = {name: Placed(each.places, str(each.graph.main)) for name, each in zip(joins, layout.joins, strict=True)}
-        return cls(floors, layout.places, placed, window)
+        return cls(key_spaces, layout.places, placed, window)
 
     def to_json(self) -> dict[str, Any]:
         window = self.window
         return {
-            "floors": [[floor.kind, floor.born] for floor in self.floors],
-            "places": [[each.stream, each.side, each.floor, None if each.key is None else _key_json(each.key)] for each in self.places],
+            "key_spaces": [[key_space.kind, key_space.born] for key_space in self.key_spaces],
+            "places": [[each.stream, each.side, each.key_space, None if each.key is None else _key_json(each.key)] for each in self.places],
             "joins": {name: [list(placed.places), placed.main] for name, placed in self.joins.items()},
             "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows, list(window.each)],
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Floors:
+    def from_json(cls, values: Mapping[str, Any]) -> KeySpaces:
         kind, before, after, slide, rows, each = values["window"]
         return cls(
-            tuple(Floor(MainKind(kind), born) for kind, born in values["floors"]),
-            tuple(Place(stream, side, floor, None if key is None else _key(*key)) for stream, side, floor, key in values["places"]),
+            tuple(KeySpace(MainKind(kind), born) for kind, born in values["key_spaces"]),
+            tuple(Place(stream, side, key_space, None if key is None else _key(*key)) for stream, side, key_space, key in values["places"]),
             {name: Placed(tuple(places), main) for name, (places, main) in values["joins"].items()},
             Window(WindowKind(kind), before, after, slide, rows, tuple(each)),
         )
@@ -112,30 +112,30 @@ class Floors:
         O(joins x candidates).
         """
         found: list[PlacedGraph] = []
-        mains: list[list[MainPredicate]] = [[] for _ in self.floors]
+        mains: list[list[MainPredicate]] = [[] for _ in self.key_spaces]
         for number, (name, join) in enumerate(joins.items()):
-            placed, first = self.joins[name], self._first_floor(name)
+            placed, first = self.joins[name], self._first_key_space(name)
             graph = self._graph(placed, join, first)
             if graph is None:
                 return None
             found.append(PlacedGraph(number, graph, join.streams, placed.places, first))
-            for floor, main in enumerate(graph.main.floors, first):
-                mains[floor].append(main)
-        of_floors = [floor.main(of_floor) for floor, of_floor in zip(self.floors, mains, strict=True)]
-        main = found[0].graph.main if len(of_floors) == 1 and found[0].is_multiway else stacked(of_floors)
+            for key_space, main in enumerate(graph.main.key_spaces, first):
+                mains[key_space].append(main)
+        of_key_spaces = [key_space.main(of_key_space) for key_space, of_key_space in zip(self.key_spaces, mains, strict=True)]
+        main = found[0].graph.main if len(of_key_spaces) == 1 and found[0].is_multiway else stacked(of_key_spaces)
         return Layout(main, self.places, tuple(found))
 
     def _graph(self, placed: Placed, join: Joined, first: int) -> JoinGraph | None:
-        """The join's graph whose tuples lie so, on floors from ``first`` on; None: there is none."""
+        """The join's graph whose tuples lie so, on key spaces from ``first`` on; None: there is none."""
         own = tuple(self.places[place] for place in placed.places)
         if isinstance(join.found, Condition):
-            predicate = _predicate(self.floors[first].kind, [place.key for place in own], join.found)
+            predicate = _predicate(self.key_spaces[first].kind, [place.key for place in own], join.found)
             return None if predicate is None else pair_graph(join.found.streams, predicate, join.found.columns)
         graphs = ((str(graph.main), places_among(graph.places, join.streams, first), graph) for graph in join.found)
         return next((graph for main, places, graph in graphs if (main, places) == (placed.main, own)), None)
 
-    def _first_floor(self, join: str) -> int:
-        return min(self.places[place].floor for place in self.joins[join].places)
+    def _first_key_space(self, join: str) -> int:
+        return min(self.places[place].key_space for place in self.joins[join].places)
 
     @property
     def has_pairs(self) -> bool:
@@ -144,49 +144,49 @@ class Floors:
 
     @property
     def groups(self) -> dict[tuple[int, ...], int]:
-        """Places that belong together, each with how often joins had been added before (``Floor.born``): those of a floor of joins over two
-        streams, and those of a join over three and more, where each tuple of a stream is in all of that stream's, or in none."""
-        return {placed.places: self.floors[self._first_floor(name)].born for name, placed in self.joins.items()}
+        """Places that belong together, each with how often joins had been added before (``KeySpace.born``): those of a key space of joins
+        over two streams, and those of a join over three and more, where each tuple of a stream is in all of that stream's, or in none."""
+        return {placed.places: self.key_spaces[self._first_key_space(name)].born for name, placed in self.joins.items()}
 
-    def renamed(self, name: str) -> Floors:
+    def renamed(self, name: str) -> KeySpaces:
         """The same of a single join by another name."""
         (placed,) = self.joins.values()
         return replace(self, joins={name: placed})
 
-    def without(self, removed: Iterable[str]) -> tuple[Floors, dict[int, int]]:
+    def without(self, removed: Iterable[str]) -> tuple[KeySpaces, dict[int, int]]:
         """Those that are left when these joins go, and by the number of each place that stays its number then."""
         gone = set(removed)
         left = {name: placed for name, placed in self.joins.items() if name not in gone}
         numbers = {place: number for number, place in enumerate(sorted({place for placed in left.values() for place in placed.places}))}
-        floors = {floor: number for number, floor in enumerate(sorted({self.places[place].floor for place in numbers}))}
-        places = tuple(replace(self.places[place], floor=floors[self.places[place].floor]) for place in numbers)
+        key_spaces = {key_space: number for number, key_space in enumerate(sorted({self.places[place].key_space for place in numbers}))}
+        places = tuple(replace(self.places[place], key_space=key_spaces[self.places[place].key_space]) for place in numbers)
         joins = {name: placed.moved(numbers) for name, placed in left.items()}
-        return Floors(tuple(map(self.floors.__getitem__, floors)), places, joins, self.window), numbers
+        return KeySpaces(tuple(map(self.key_spaces.__getitem__, key_spaces)), places, joins, self.window), numbers
 
-    def beside(self, added: Floors) -> Floors:
-        """With these after them. Raises ValueError where there would be more than ``MOST_FLOORS``."""
-        together = len(self.floors) + len(added.floors)
-        if together > MOST_FLOORS:
-            raise ValueError(f"{together} of at most {MOST_FLOORS} kinds of keys")
+    def beside(self, added: KeySpaces) -> KeySpaces:
+        """With these after them. Raises ValueError where there would be more than ``MOST_KEY_SPACES``."""
+        together = len(self.key_spaces) + len(added.key_spaces)
+        if together > MOST_KEY_SPACES:
+            raise ValueError(f"{together} of at most {MOST_KEY_SPACES} kinds of keys")
         numbers = {place: len(self.places) + place for place in range(len(added.places))}
         return replace(
             self,
-            floors=(*self.floors, *(replace(floor, born=self._next_born) for floor in added.floors)),
-            places=(*self.places, *(replace(place, floor=len(self.floors) + place.floor) for place in added.places)),
+            key_spaces=(*self.key_spaces, *(replace(key_space, born=self._next_born) for key_space in added.key_spaces)),
+            places=(*self.places, *(replace(place, key_space=len(self.key_spaces) + place.key_space) for place in added.places)),
             joins={**self.joins, **{name: placed.moved(numbers) for name, placed in added.joins.items()}},
         )
 
-    def emptied(self, places: Collection[int]) -> Floors:
-        """The same after what lay at these places was let go, as the input had ended: their floors begin anew."""
-        anew = {self.places[place].floor for place in places}
-        floors = (replace(each, born=self._next_born) if floor in anew else each for floor, each in enumerate(self.floors))
-        return replace(self, floors=tuple(floors))
+    def emptied(self, places: Collection[int]) -> KeySpaces:
+        """The same after what lay at these places was let go, as the input had ended: their key spaces begin anew."""
+        anew = {self.places[place].key_space for place in places}
+        key_spaces = (replace(each, born=self._next_born) if key_space in anew else each for key_space, each in enumerate(self.key_spaces))
+        return replace(self, key_spaces=tuple(key_spaces))
 
     @property
     def _next_born(self) -> int:
-        return 1 + max((floor.born for floor in self.floors), default=-1)
+        return 1 + max((key_space.born for key_space in self.key_spaces), default=-1)
 
-    def held_for(self, windows: Sequence[Window]) -> Floors:
+    def held_for(self, windows: Sequence[Window]) -> KeySpaces:
         """For joins over two streams with these windows, which are of the kind of ``window`` unless nothing is held.
 
         It slides only if it always did: of tuples that are held without that, no column says where theirs begin.
@@ -199,7 +199,7 @@ class Floors:
 
 
 def _predicate(kind: MainKind, keys: Sequence[KeyExpression | None], condition: Condition) -> Predicate | None:
-    """How a join of two streams on this condition finds its pairs on a floor with these keys, by side; None: it cannot."""
+    """How a join of two streams on this condition finds its pairs on a key space with these keys, by side; None: it cannot."""
     by_side = tuple(key for key in keys if key is not None)
     if kind is MainKind.ALL:
         return condition.candidates[0]
@@ -210,7 +210,7 @@ def _predicate(kind: MainKind, keys: Sequence[KeyExpression | None], condition: 
 
 
 def _equalities(left: KeyExpression, right: KeyExpression) -> frozenset[Equality]:
-    """Those that the hash of a floor stands for."""
+    """Those that the hash of a key space stands for."""
     if left.encoding is not Encoding.HASH:
         return frozenset()
     return frozenset(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))

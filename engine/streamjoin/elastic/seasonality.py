@@ -101,7 +101,7 @@ class Period:
 
 
 @dataclass(slots=True)
-class Season:
+class Seasonality:
     """See the module."""
 
     at: float | None = None
@@ -212,7 +212,7 @@ class Season:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Season:
+    def from_json(cls, data: Mapping[str, Any]) -> Seasonality:
         """Raises ValueError, TypeError or KeyError for what :meth:`to_json` cannot have written."""
         at, last = data["at"], data["last"]
         return cls(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import join_graph
-from streamjoin.language.layout import TooManyFloorsError
+from streamjoin.language.layout import TooManyKeySpacesError
 from streamjoin.language.schema import Schema
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.checks import Check, sql_problem, value_at
@@ -52,7 +52,7 @@ def floor_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     """Whether one scheme can cut what all joins find their results by. Looked at when each resolves."""
     try:
         resolve.layouts_of(manifest.spec, schemas)
-    except TooManyFloorsError as error:
+    except TooManyKeySpacesError as error:
         yield Problem("spec.joins", None, str(error))
     except SqlError:
         return

@@ -21,7 +21,7 @@ from streamjoin.language.predicate import INT64_MIN
 from streamjoin.language.window import Window, WindowKind
 
 
-class Nearness(Protocol):
+class WindowFilter(Protocol):
     """Whether members of a result are close enough, and what of a partial one says so of members that are yet to come."""
 
     def is_checked(self, streams: tuple[Members, Members]) -> bool:
@@ -50,8 +50,8 @@ class Nearness(Protocol):
 
 
 @dataclass(frozen=True)
-class InTime(Nearness):
-    """Nearness in windows of time."""
+class TimeFilter(WindowFilter):
+    """WindowFilter in windows of time."""
 
     spans: Mapping[str, int]
     slide: int = 0
@@ -108,8 +108,8 @@ class InTime(Nearness):
 
 
 @dataclass(frozen=True)
-class InRows(Nearness):
-    """Nearness in windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
+class RowsFilter(WindowFilter):
+    """WindowFilter in windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
 
     spans: Mapping[str, int]
 
@@ -168,8 +168,8 @@ def before(stream: str) -> str:
     return f"_before.{stream}"
 
 
-def nearness(window: Window, streams: Sequence[str]) -> Nearness | None:
+def window_filter(window: Window, streams: Sequence[str]) -> WindowFilter | None:
     spans = dict(zip(streams, window.each, strict=True)) if window.each else {}
     if window.kind is WindowKind.UNBOUNDED:
         return None
-    return InRows(spans) if window.kind is WindowKind.ROWS else InTime(spans, window.slide_micros)
+    return RowsFilter(spans) if window.kind is WindowKind.ROWS else TimeFilter(spans, window.slide_micros)

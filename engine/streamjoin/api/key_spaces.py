@@ -1,10 +1,10 @@
-"""Shows the floors of a scheme one by one, each like a scheme of two streams: people think in keys, not in levels.
+"""Shows the key spaces of a scheme one by one, each like a scheme of two streams: people think in keys, not in encoded keys.
 
-With two streams there is one floor, which is the scheme itself. A scheme of three and more streams cuts levels
-(:mod:`streamjoin.language.stack`): a floor then shows these cuts for some of the places at which tuples are held, in the keys of these
-places.
+With two streams there is one key space, which is the scheme itself. A scheme of three and more streams cuts encoded keys
+(:mod:`streamjoin.language.composite_key`): a key space then shows these cuts for some of the places at which tuples are held, in the keys
+of these places.
 
-Always holds: the floors together have every place once, on its side.
+Always holds: the key spaces together have every place once, on its side.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.language.composite_key import CompositeKey
 from streamjoin.language.graph import Place
 from streamjoin.language.layout import Layout
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
-from streamjoin.language.stack import Stack
 from streamjoin.manifest.problem import listed
 from streamjoin.scheme.matrix import hashed
 from streamjoin.scheme.places import by_place
@@ -34,23 +34,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Floor:
+class KeySpace:
     """See the module."""
 
     main: MainPredicate
     streams: tuple[tuple[str, ...], tuple[str, ...]]
     """The names of each side's streams."""
     statistics: Statistics
-    """Statistics in the floor's keys."""
+    """Statistics in the key space's keys."""
     places: tuple[Place, ...] = ()
-    """The places of the floor. Empty with two streams, which have one floor."""
+    """The places of the key space. Empty with two streams, which have one key space."""
     texts: tuple[str, ...] = ()
     """What is held at these places, for people."""
-    stack: Stack | None = None
+    stack: CompositeKey | None = None
 
     @classmethod
-    def alone(cls, main: MainPredicate, statistics: Statistics, names: tuple[str, str] = ("left", "right")) -> Floor:
-        """The only floor of a scheme of two streams."""
+    def alone(cls, main: MainPredicate, statistics: Statistics, names: tuple[str, str] = ("left", "right")) -> KeySpace:
+        """The only key space of a scheme of two streams."""
         return cls(main, ((names[LEFT],), (names[RIGHT],)), statistics)
 
     @property
@@ -70,9 +70,9 @@ class Floor:
         return left, right
 
     def of(self, scheme: Scheme) -> Scheme:
-        """What the scheme is on this floor: the areas that have keys of it, in keys. O(areas).
+        """What the scheme is on this key space: the areas that have keys of it, in keys. O(areas).
 
-        One whose other side has nothing of this floor has an empty range of keys there (:func:`is_empty`).
+        One whose other side has nothing of this key space has an empty range of keys there (:func:`is_empty`).
         """
         if self.stack is None:
             return scheme
@@ -86,7 +86,7 @@ def is_empty(keys: KeyRange) -> bool:
 
 
 def _finite(keys: KeyRange) -> KeyRange:
-    """Without infinite bounds: levels beyond those of all numbers are still of a floor of doubles, and nothing is there."""
+    """Without infinite bounds: encoded keys beyond those of all numbers are still of a key space of doubles, and nothing is there."""
     if keys.high == -math.inf or keys.low == math.inf:
         return KeyRange(0.0, 0.0)
     return KeyRange(None if keys.low == -math.inf else keys.low, None if keys.high == math.inf else keys.high)
@@ -102,20 +102,20 @@ def key_name(place: Place) -> str:
     return "" if place.key is None else " and ".join(place.key.sql)
 
 
-def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatistics]) -> tuple[Floor, ...]:
-    """The floors of a layout's schemes, from what is known of the keys at each place."""
-    if not isinstance(layout.main, Stack):
-        return (Floor.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
+def key_spaces_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatistics]) -> tuple[KeySpace, ...]:
+    """The key spaces of a layout's schemes, from what is known of the keys at each place."""
+    if not isinstance(layout.main, CompositeKey):
+        return (KeySpace.alone(layout.main, Statistics(tuple(known)), (streams[LEFT], streams[RIGHT])),)
     places = layout.places
-    floors = []
-    for number, main in enumerate(layout.main.floors):
-        numbers = [index for index, place in enumerate(places) if place.floor == number]
+    key_spaces = []
+    for number, main in enumerate(layout.main.key_spaces):
+        numbers = [index for index, place in enumerate(places) if place.key_space == number]
         edges = [edge for placed in layout.multiway for edge in placed.graph.edges if placed.places[edge.places[LEFT]] in numbers]
         texts = [edge.text for edge in edges] or [main.text or str(main.kind)]
         of_side = [[index for index in numbers if places[index].side == side] for side in SIDES]
         left, right = (tuple(streams[places[index].stream] for index in indices) for indices in of_side)
-        floors.append(
-            Floor(
+        key_spaces.append(
+            KeySpace(
                 replace(main, text="; ".join(texts)),
                 (left, right),
                 Statistics(tuple(_together([known[index] for index in indices]) for indices in of_side)),
@@ -124,15 +124,16 @@ def floors_of(layout: Layout, streams: Sequence[str], known: Sequence[SideStatis
                 layout.main,
             )
         )
-    return tuple(floors)
+    return tuple(key_spaces)
 
 
-def statistics_of(floors: Sequence[Floor]) -> Statistics:
-    """The statistics from which schemes are made; of levels, if there are several floors or more than two streams. O(buckets * floors)."""
-    (stack,) = {floor.stack for floor in floors}
+def statistics_of(key_spaces: Sequence[KeySpace]) -> Statistics:
+    """The statistics from which schemes are made; of encoded keys, if there are several key spaces or more than two streams. O(buckets *
+    key spaces)."""
+    (stack,) = {key_space.stack for key_space in key_spaces}
     if stack is None:
-        return floors[0].statistics
-    return Statistics(tuple(_stacked(stack, floors, side) for side in SIDES))
+        return key_spaces[0].statistics
+    return Statistics(tuple(_stacked(stack, key_spaces, side) for side in SIDES))
 
 
 def _together(known: Sequence[SideStatistics]) -> SideStatistics:
@@ -142,28 +143,32 @@ def _together(known: Sequence[SideStatistics]) -> SideStatistics:
     return SideStatistics(sum(side.tuples for side in known), histogram)
 
 
-def _stacked(stack: Stack, floors: Sequence[Floor], side: int) -> SideStatistics:
-    sides = [floor.statistics.sides[side] for floor in floors]
+def _stacked(stack: CompositeKey, key_spaces: Sequence[KeySpace], side: int) -> SideStatistics:
+    sides = [key_space.statistics.sides[side] for key_space in key_spaces]
     spreads = [
-        known.histogram or (Histogram.even(BUCKETS) if hashed(floor.main) else None) for floor, known in zip(floors, sides, strict=True)
+        known.histogram or (Histogram.even(BUCKETS) if hashed(key_space.main) else None)
+        for key_space, known in zip(key_spaces, sides, strict=True)
     ]
     tuples = sum(known.tuples for known in sides)
     if not any(spreads):
         return SideStatistics(tuples)
-    levels = [_levels(stack, number, *each) for number, each in enumerate(zip(spreads, (known.tuples for known in sides), strict=True))]
-    return SideStatistics(tuples, _sum(levels))
+    encoded_keys = [
+        _encoded_keys(stack, number, *each) for number, each in enumerate(zip(spreads, (known.tuples for known in sides), strict=True))
+    ]
+    return SideStatistics(tuples, _sum(encoded_keys))
 
 
-def _levels(stack: Stack, floor: int, spread: Histogram | None, tuples: float) -> Histogram:
-    """So many tuples of a floor by their levels; of unknown keys (``spread`` None) all that is known is that they are of this floor."""
-    begin, end = stack.base(floor), stack.base(floor + 1)
+def _encoded_keys(stack: CompositeKey, key_space: int, spread: Histogram | None, tuples: float) -> Histogram:
+    """So many tuples of a key space by their encoded keys; of unknown keys (``spread`` None) all that is known is that they are of this key
+    space."""
+    begin, end = stack.base(key_space), stack.base(key_space + 1)
     bounds, below = [begin], [0.0]
     if spread is not None:
         scaled = _scaled(spread, tuples)
-        bounds += stack.levels(floor, scaled.bounds).tolist()
+        bounds += stack.encoded_keys(key_space, scaled.bounds).tolist()
         below += np.cumsum(scaled.counts)[:-1].tolist()
-    at = dict(zip([*bounds, end], [*below, tuples], strict=True))  # of bounds with one level, the last
-    ends = {stack.base(0), stack.base(len(stack.floors))}  # nothing is beyond these
+    at = dict(zip([*bounds, end], [*below, tuples], strict=True))  # of bounds with one encoded key, the last
+    ends = {stack.base(0), stack.base(len(stack.key_spaces))}  # nothing is beyond these
     kept = sorted(at.keys() - ends)
     return Histogram(np.array(kept, np.int64), np.diff([at[bound] for bound in kept], prepend=0.0, append=tuples))
 

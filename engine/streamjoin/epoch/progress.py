@@ -93,7 +93,7 @@ def named(waits_for: Sequence[str]) -> str:
     return ", ".join(waits_for[:MOST_NAMED]) + (f" and {others} more" if others > 0 else "")
 
 
-class Pulse:
+class ProgressMonitor:
     """See the module."""
 
     def __init__(self, workers: Answering, deadline_seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:

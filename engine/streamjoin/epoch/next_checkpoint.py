@@ -30,7 +30,7 @@ from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.blocks import Block
 from streamjoin.state.checkpoint import Checkpoint, HeldState, InputState, Newest
 from streamjoin.state.extent import Extent, Segment
-from streamjoin.state.fed import Fed
+from streamjoin.state.intermediate import IntermediateResult
 
 REFUSED = "refused"
 """Results that sinks have refused: of all joins, and of each, behind a slash."""
@@ -103,7 +103,7 @@ def checkpoint_after(
             last.plan,
             generation=spec.generation,
             scheme=current.scheme.to_json() if epoch.is_switch else last.plan.scheme,
-            ways=spec.ways,
+            path_plans=spec.path_plans,
         ),
         state=HeldState(
             expired=spec.expired_before,
@@ -120,8 +120,8 @@ def checkpoint_after(
         clock=max(last.clock, now),
         committed_at=now,
     )
-    if spec.ended and last.plan.floors is not None:
-        after = after.on(last.plan.floors.emptied(spec.ended))
+    if spec.ended and last.plan.key_spaces is not None:
+        after = after.on(last.plan.key_spaces.emptied(spec.ended))
     is_chain = current.scheme.model == HANDSHAKE
     after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
     return results.committed_by(after)
@@ -137,7 +137,9 @@ def _of_chain(known: Sequence[Block], generation: int, reports: Sequence[TaskRep
     )
 
 
-def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment) -> tuple[Fed, ...]:
+def fed_after(
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], segment: Segment
+) -> tuple[IntermediateResult, ...]:
     """Results that streams are yet to read after the epoch. O(parts)."""
     readers: dict[str, list[Position]] = {}
     for stream, position in zip(job.streams, epoch.head.positions, strict=True):
@@ -152,7 +154,7 @@ def fed_after(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence
         join = numbers[staged.join]
         extent = segment.add(staged.data) if staged.data else Extent(staged.path, 0, staged.nbytes)
         since = _since(job, join, spec.released_before, spec.late_before)
-        found.append(Fed(job.joins[join].name, spec.epoch, number, staged.rows, extent, since))
+        found.append(IntermediateResult(job.joins[join].name, spec.epoch, number, staged.rows, extent, since))
     return tuple(part for part in found if any(part.is_after(at["epoch"], at["number"]) for at in readers[part.join]))
 
 
@@ -173,7 +175,7 @@ def _least(ends: Sequence[int | None]) -> int | None:
 
 
 def _watermark_of_results(
-    job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[Fed], number: int, source: JoinSource
+    job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[IntermediateResult], number: int, source: JoinSource
 ) -> int | None:
     """Of a stream that reads results, after the epoch: what is yet to be read and what is yet to come is made from no older event time."""
     name, before = job.joins[source.join].name, last.input.watermarks[number]
@@ -192,9 +194,7 @@ def _rewritten(last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskRepo
     return ready if any(block.name in old for block in last.state.stored) else None
 
 
-def _totals(
-    job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results
-) -> dict[str, list[int]]:
+def _totals(job: Job, last: Checkpoint, epoch: PlannedEpoch, reports: Sequence[TaskReport], results: Results) -> dict[str, list[int]]:
     """The counters since the checkpoint's beginning: by stream, or one number."""
     counts = counts_of(reports, len(job.streams))
     written_blocks, written_bytes = stored(job, (block for report in reports for block in report.blocks))
@@ -246,7 +246,13 @@ def _width(before: float, counts: Mapping[str, tuple[int, ...]], stream: int) ->
 
 
 def _advance(
-    job: Job, last: Checkpoint, epoch: PlannedEpoch, fed: Sequence[Fed], number: int, reports: Sequence[TaskReport], now: float
+    job: Job,
+    last: Checkpoint,
+    epoch: PlannedEpoch,
+    fed: Sequence[IntermediateResult],
+    number: int,
+    reports: Sequence[TaskReport],
+    now: float,
 ) -> tuple[int | None, dict[int, Newest]]:
     """A stream's watermark and partitions after the epoch."""
     stream = job.streams[number]

@@ -25,7 +25,7 @@ from streamjoin.language.window import WindowKind
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PathPlan:
     """How results with new tuples of one stream are found."""
 
     order: tuple[int, ...]
@@ -57,22 +57,22 @@ class Way:
         return self.begins + sum(distribution.rounds for distribution in distributions if distribution is not Distribution.BROADCAST)
 
 
-Ways = tuple[Way, ...]
+PathPlans = tuple[PathPlan, ...]
 """By stream."""
 
 BROADCAST_ROUND = 1
 FETCHING_ROUNDS = 2
 
 
-def fetching_from(ways: Ways) -> int | None:
+def fetching_from(path_plans: PathPlans) -> int | None:
     """The round after which tuples are asked for by reference, once all who fetch have results; None: nothing is fetched."""
-    return max((way.rounds for way in ways if way.fetches), default=None)
+    return max((path_plan.rounds for path_plan in path_plans if path_plan.fetches), default=None)
 
 
-def rounds_of(ways: Ways) -> int:
+def rounds_of(path_plans: PathPlans) -> int:
     """How many rounds of the exchange there are after the first. All sequences go on at the same time, and the longest decides."""
-    begun = fetching_from(ways)
-    return max(*(way.rounds for way in ways), 0 if begun is None else begun + FETCHING_ROUNDS)
+    begun = fetching_from(path_plans)
+    return max(*(path_plan.rounds for path_plan in path_plans), 0 if begun is None else begun + FETCHING_ROUNDS)
 
 
 GAIN = 0.8
@@ -125,7 +125,7 @@ class StepPrice:
 class Priced:
     """What a way is expected to take."""
 
-    way: Way
+    path_plan: PathPlan
     tuples: tuple[float, ...]
     """Found per second in each of its steps; those of the last are results."""
     bytes_per_second: float
@@ -139,17 +139,17 @@ class Priced:
     @property
     def rounds(self) -> int:
         """Of the exchange that it takes by itself."""
-        return self.way.rounds + FETCHING_ROUNDS * self.way.fetches
+        return self.path_plan.rounds + FETCHING_ROUNDS * self.path_plan.fetches
 
 
-def priced(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> Priced:
+def priced(graph: JoinGraph, flowing: Flowing, head: int, path_plan: PathPlan) -> Priced:
     """A way's price. O(streams²)."""
-    return _Pricing(graph, flowing).of(head, way)
+    return _Pricing(graph, flowing).of(head, path_plan)
 
 
-def steps_of(graph: JoinGraph, flowing: Flowing, head: int, way: Way) -> list[StepPrice]:
+def steps_of(graph: JoinGraph, flowing: Flowing, head: int, path_plan: PathPlan) -> list[StepPrice]:
     """Of each step of a way but the first, what every way to meet would send. O(streams²)."""
-    return _Pricing(graph, flowing).along(head, way.order, fetches=way.fetches)[0]
+    return _Pricing(graph, flowing).along(head, path_plan.order, fetches=path_plan.fetches)[0]
 
 
 def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
@@ -161,7 +161,7 @@ def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
     return _Pricing(graph, flowing).best(head)
 
 
-def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
+def choose(graph: JoinGraph, flowing: Flowing, current: PathPlans = ()) -> PathPlans:
     """The ways that are expected to take least; ``current`` ones stay where others are not better by ``GAIN``.
 
     Rounds are the same for all sequences, as they go on together. So for each number of rounds the ways of each head with the least load
@@ -170,21 +170,21 @@ def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
     """
     pricing, streams = _Pricing(graph, flowing), range(len(graph.streams))
     found, exchange = [pricing.best(head) for head in streams], flowing.exchange
-    now = [pricing.of(head, way) for head, way in enumerate(current)]
+    now = [pricing.of(head, path_plan) for head, path_plan in enumerate(current)]
 
     def within(rounds: int) -> tuple[list[Priced], float]:
         """The ways by head, and their load."""
-        ways = []
+        path_plans = []
         for head in streams:
             best = next(each for each in found[head] if each.rounds <= rounds)
             stays = bool(now) and now[head].rounds <= rounds and best.load > GAIN * now[head].load
-            ways.append(now[head] if stays else best)
-        return ways, sum(each.load for each in ways)
+            path_plans.append(now[head] if stays else best)
+        return path_plans, sum(each.load for each in path_plans)
 
     fewest = len(streams) - 2
     base = rounds_of(current) if current else fewest
-    ways, load = within(base)
-    best, least = ways, exchange.seconds(base, load)
+    path_plans, load = within(base)
+    best, least = path_plans, exchange.seconds(base, load)
     for rounds in sorted({each.rounds for of_head in found for each in of_head} - {base}):
         others, of_others = within(rounds)
         more, saved = exchange.seconds(rounds - base, 0.0), exchange.seconds(0.0, load - of_others)
@@ -192,7 +192,7 @@ def choose(graph: JoinGraph, flowing: Flowing, current: Ways = ()) -> Ways:
         seconds = exchange.seconds(rounds, of_others)
         if is_clear and seconds < least:
             best, least = others, seconds
-    return tuple(each.way for each in best)
+    return tuple(each.path_plan for each in best)
 
 
 class _Pricing:
@@ -204,14 +204,14 @@ class _Pricing:
         self._edges = {edge: number for number, edge in enumerate(graph.edges)}
         self._known: dict[tuple[float, frozenset[int], int, bool], StepPrice] = {}
 
-    def of(self, head: int, way: Way) -> Priced:
-        steps, tuples, fetching = self.along(head, way.order, fetches=way.fetches)
-        sent = sum(step.bytes_per_second[way.distribution(1 + at)] for at, step in enumerate(steps))
-        return self._priced(head, way, tuples, sent + fetching)
+    def of(self, head: int, path_plan: PathPlan) -> Priced:
+        steps, tuples, fetching = self.along(head, path_plan.order, fetches=path_plan.fetches)
+        sent = sum(step.bytes_per_second[path_plan.distribution(1 + at)] for at, step in enumerate(steps))
+        return self._priced(head, path_plan, tuples, sent + fetching)
 
-    def _priced(self, head: int, way: Way, tuples: tuple[float, ...], sent: float) -> Priced:
-        pairs = self._pairs(head, way.order, tuples)
-        return Priced(way, tuples, sent, pairs, sent + self._flowing.exchange.bytes_for(pairs))
+    def _priced(self, head: int, path_plan: PathPlan, tuples: tuple[float, ...], sent: float) -> Priced:
+        pairs = self._pairs(head, path_plan.order, tuples)
+        return Priced(path_plan, tuples, sent, pairs, sent + self._flowing.exchange.bytes_for(pairs))
 
     def _pairs(self, head: int, order: Sequence[int], tuples: Sequence[float]) -> float:
         """Per second that this order looks at; ``tuples``: what its steps find."""
@@ -230,7 +230,7 @@ class _Pricing:
             for fetches in (False, True):
                 steps, tuples, fetching = self.along(head, order, fetches=fetches)
                 for distributions, sent in _cheapest(steps):
-                    found.append(self._priced(head, Way(order, fetches, distributions), tuples, sent + fetching))
+                    found.append(self._priced(head, PathPlan(order, fetches, distributions), tuples, sent + fetching))
         return sorted(found, key=lambda each: (each.load, each.rounds))
 
     def along(self, head: int, order: Sequence[int], *, fetches: bool) -> tuple[list[StepPrice], tuple[float, ...], float]:
@@ -316,35 +316,37 @@ def _assumed(edge: Edge, held: float) -> float:
     return _ASSUMED_BAND if main.low is not None and main.high is not None else _ASSUMED_RANGE
 
 
-def told(graph: JoinGraph, flowing: Flowing, ways: Ways = ()) -> list[str]:
+def told(graph: JoinGraph, flowing: Flowing, path_plans: PathPlans = ()) -> list[str]:
     """The way of each stream's new tuples and what it takes, beside other ones: tables for people.
 
-    ``ways``: those that are taken; without them, those that would be chosen.
+    ``path_plans``: those that are taken; without them, those that would be chosen.
     """
-    ways = ways or choose(graph, flowing)
+    path_plans = path_plans or choose(graph, flowing)
     heading = "new tuples of", "meet, in this order", "and", "rounds", "found per second, by step", "pairs per second", "sent between steps"
     rows = [heading]
-    for head, way in enumerate(ways):
-        rows.append((graph.streams[head], *_cells(graph, priced(graph, flowing, head, way))))
+    for head, path_plan in enumerate(path_plans):
+        rows.append((graph.streams[head], *_cells(graph, priced(graph, flowing, head, path_plan))))
         best: dict[tuple[tuple[int, ...], bool], Priced] = {}
         for each in alternatives(graph, flowing, head):
-            best.setdefault((each.way.order, each.way.fetches), each)
-        others = [each for each in best.values() if each.way != way]
+            best.setdefault((each.path_plan.order, each.path_plan.fetches), each)
+        others = [each for each in best.values() if each.path_plan != path_plan]
         for other in others if len(others) <= MOST_SHOWN else (others[0], others[-1]):
             rows.append(("  or", *_cells(graph, other)))
     steps = [("in the step of", "partial results that meet", *(f"{distribution}" for distribution in Distribution), "and so")]
-    for head, way in enumerate(ways):
-        members = [head, way.order[0]]
-        for at, step in enumerate(steps_of(graph, flowing, head, way)):
+    for head, path_plan in enumerate(path_plans):
+        members = [head, path_plan.order[0]]
+        for at, step in enumerate(steps_of(graph, flowing, head, path_plan)):
             prices = step.bytes_per_second
             names = ", ".join(graph.streams[member] for member in members)
             cells = [bytes_text(prices[distribution]) for distribution in Distribution]
-            steps.append((names, graph.streams[step.stream], *cells, way.distribution(1 + at).value))
+            steps.append((names, graph.streams[step.stream], *cells, path_plan.distribution(1 + at).value))
             members.append(step.stream)
     exchange = flowing.exchange
-    took = exchange.seconds(rounds_of(ways), sum(priced(graph, flowing, head, way).load for head, way in enumerate(ways)))
+    took = exchange.seconds(
+        rounds_of(path_plans), sum(priced(graph, flowing, head, path_plan).load for head, path_plan in enumerate(path_plans))
+    )
     rounds = (
-        f"{counted(rounds_of(ways), 'round')} of {exchange.round_seconds * 1e3:.3g} ms, and "
+        f"{counted(rounds_of(path_plans), 'round')} of {exchange.round_seconds * 1e3:.3g} ms, and "
         f"{bytes_text(exchange.bytes_per_second)} of {counted(exchange.tasks, 'task')}, each, "
         f"and {exchange.pair_seconds * 1e9:.3g} ns a pair: "
         f"{took * 1e3:.3g} ms of an epoch of {exchange.epoch_seconds:.3g} s"
@@ -360,18 +362,18 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def _cells(graph: JoinGraph, each: Priced) -> tuple[str, str, str, str, str, str]:
     found = ", ".join(map(count_text, each.tuples))
     sent = bytes_text(each.bytes_per_second)
-    return order_text(graph, each.way), how_text(each.way), str(each.rounds), found, count_text(each.pairs), sent
+    return order_text(graph, each.path_plan), how_text(each.path_plan), str(each.rounds), found, count_text(each.pairs), sent
 
 
-def order_text(graph: JoinGraph, way: Way) -> str:
-    return ", ".join(graph.streams[stream] for stream in way.order)
+def order_text(graph: JoinGraph, path_plan: PathPlan) -> str:
+    return ", ".join(graph.streams[stream] for stream in path_plan.order)
 
 
-def how_text(way: Way) -> str:
+def how_text(path_plan: PathPlan) -> str:
     """How its steps but the first meet the next stream, and whether it fetches."""
-    distributions = [way.distribution(step).value for step in range(1, len(way.order))]
+    distributions = [path_plan.distribution(step).value for step in range(1, len(path_plan.order))]
     each = distributions[:1] if len(set(distributions)) == 1 else distributions
-    return ", ".join(each) + (", fetch the rest" if way.fetches else "")
+    return ", ".join(each) + (", fetch the rest" if path_plan.fetches else "")
 
 
 def counted(number: int, noun: str) -> str:

@@ -21,7 +21,7 @@ from streamjoin.state.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class IntermediateResult:
     """Some results of one epoch, as Arrow."""
 
     join: str
@@ -38,7 +38,7 @@ class Fed:
         return [self.join, self.epoch, self.number, self.rows, self.extent.to_json(), self.since]
 
     @classmethod
-    def from_json(cls, values: list[Any]) -> Fed:
+    def from_json(cls, values: list[Any]) -> IntermediateResult:
         join, epoch, number, rows, extent, since = values
         return cls(join, epoch, number, rows, Extent(*extent), since)
 
@@ -46,7 +46,7 @@ class Fed:
         return (self.epoch, self.number) > (epoch, number)
 
 
-def read_fed(storage: Storage, extent: Extent) -> Iterator[pa.RecordBatch]:
+def read_intermediate(storage: Storage, extent: Extent) -> Iterator[pa.RecordBatch]:
     """The results, in the order in which they were written. Raises StorageError."""
     lost = "results that a stream is yet to read"
     if not is_file(extent.path):

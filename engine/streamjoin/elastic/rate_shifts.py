@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamjoin.elastic.outlook import SMOOTH_SECONDS, Pair
+from streamjoin.elastic.state_forecast import SMOOTH_SECONDS, Pair
 
 LEAST_FACTOR = 1.5
 """A sample whose rate is at least so many times the average is of a jump."""
@@ -30,7 +30,7 @@ MOST_JUMPS = 20
 
 
 @dataclass(slots=True)
-class Jumps:
+class RateShifts:
     """See the module. Rates are tuples per second, by side."""
 
     since: float | None = None
@@ -87,7 +87,7 @@ class Jumps:
         return {"since": self.since, "usual": self.usual, "samples": self.samples, "rates": list(self.rates), "lasted": list(self.lasted)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Jumps:
+    def from_json(cls, data: Mapping[str, Any]) -> RateShifts:
         """Raises ValueError, TypeError or KeyError for what :meth:`to_json` cannot have written."""
         left, right = data["rates"]
         return cls(
