@@ -33,6 +33,7 @@ demo: setup ## Join two made-up streams on Spark, on this machine, with as many 
 
 lint: setup-test ## Check style and types
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy
 
 crds: setup ## Make the CustomResourceDefinition from the manifest's models

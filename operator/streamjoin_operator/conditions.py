@@ -198,7 +198,7 @@ def _shedding(facts: Facts) -> Condition:
     return Condition("Shedding", False, Reason.NothingShed)
 
 
-def degraded_condition(facts: Facts) -> Condition:
+def degraded_condition(facts: Facts) -> Condition:  # noqa: C901
     """Whether anything is wrong, and the worst of it."""
     if facts.refused is not None:
         return Condition("Degraded", True, *facts.refused)

@@ -115,13 +115,13 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
     return column
 
 
-def _structural(part: type[Part]) -> Json:
+def _structural(part: type[Part]) -> Json:  # noqa: C901
     """A model's JSON schema, with its rules, as Kubernetes wants it: nothing by reference, no alternatives with null."""
     schema = part.model_json_schema(schema_generator=SchemaGenerator)
     definitions: Json = schema.pop("$defs", {})
     rules = {each.__name__: rules_of(each) + RULES.get(each, ()) for each in parts_of(part)}
 
-    def convert(given: Json, name: str | None = None) -> Json:
+    def convert(given: Json, name: str | None = None) -> Json:  # noqa: C901
         if "$ref" in given:
             name = given["$ref"].rsplit("/", 1)[-1]
             given = {**definitions[name], **{key: value for key, value in given.items() if key != "$ref"}}

@@ -108,7 +108,7 @@ def _thresholds(scaling: Object) -> dict[str, float]:
 class PageServer:
     """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
 
-    def __init__(self, seen: Watched, health: Told, port: int, suspending: Suspending | None = None) -> None:
+    def __init__(self, seen: Watched, health: Told, port: int, suspending: Suspending | None = None) -> None:  # noqa: C901
         """``port`` 0: any that is free. ``suspending``: what changes StreamJoins; None: nothing does."""
 
         class Handler(BaseHTTPRequestHandler):

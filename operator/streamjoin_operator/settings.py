@@ -111,7 +111,7 @@ def read(environment: Mapping[str, str] | None = None, flags: Mapping[str, str] 
     return Settings(**given)
 
 
-def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:
+def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
     default, name = setting.default, PREFIX + setting.name.upper()
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):

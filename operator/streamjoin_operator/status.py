@@ -36,7 +36,7 @@ MEASUREMENTS = ("utilization", "shed", "shedRatio", "completeness", "deadLetters
 COMPLETENESS_BOUNDS = ("estimate", "low", "high")
 
 
-def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
+def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa: C901
     """The whole status. ``before``: what is stored; ``now``: for transitions, RFC 3339."""
     plan = facts.report.plan if facts.report is not None else {}
     written: Object = {

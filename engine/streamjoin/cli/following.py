@@ -73,7 +73,7 @@ def position_of(after: str) -> Position:
         raise Failure(Exit.USAGE, str(error)) from error
 
 
-def follow_server(options: Options, after: Position | None, stop: Stop, print_rows: PrintRows) -> None:
+def follow_server(options: Options, after: Position | None, stop: Stop, print_rows: PrintRows) -> None:  # noqa: C901
     """Print rows as they come, until the join has ended or somebody asks to stop. Raises Failure, KeyboardInterrupt.
 
     A server that was heard and is not any more is asked again for as long as ``options.seconds``.

@@ -48,7 +48,7 @@ def _made(join: Join, options: Options) -> Outline:
         raise Failure(Exit.FAILED, f"no plan can be made: {refusal}") from refusal
 
 
-def _show(made: Outline, options: Options) -> None:
+def _show(made: Outline, options: Options) -> None:  # noqa: C901
     click.echo(report(made.scheme, made.statistics, made.key_spaces, made.capacity), nl=False)
     if made.capacity.origin:
         click.echo(f"capacity: {made.capacity.told()}")

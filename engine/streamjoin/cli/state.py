@@ -80,7 +80,7 @@ class RunState:
         with self.lock:
             self._see(event)
 
-    def _see(self, event: Event) -> None:
+    def _see(self, event: Event) -> None:  # noqa: C901
         if isinstance(event, Starting):
             self.state = "starting workers"
         elif isinstance(event, Started | Done):

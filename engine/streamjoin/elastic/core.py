@@ -145,7 +145,7 @@ class DecisionCore:
             return "a younger one has come already"
         return None
 
-    def _remember(self, reading: Reading) -> None:
+    def _remember(self, reading: Reading) -> None:  # noqa: C901
         """Carry each condition's hold on, or end it. A reading that cannot tell does neither."""
         state, settings = self._state, self.settings
         at = reading.taken_at

@@ -84,7 +84,7 @@ def allocate_one(review: Review) -> Verdict:
     return _one(review, rule, Kind.ALLOCATE, Reason.FULL, why, state.workers + 1)
 
 
-def deallocate_one(review: Review) -> Verdict:
+def deallocate_one(review: Review) -> Verdict:  # noqa: C901
     """The rule ``deallocate``: one worker less from tau0 down, until tau is about tau1. Above a ceiling as ``thresholds`` has it."""
     rule, state, settings = Rule.DEALLOCATE, review.state, review.settings
     if state.workers > review.high:

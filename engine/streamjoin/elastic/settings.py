@@ -123,7 +123,7 @@ class Settings:
     rising: float = 0.25
     """Held tuples that grew by this part within ``scale_down_after`` are rising: a window that fills, or a morning."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, float | int) and not isinstance(value, bool) and not math.isfinite(value):

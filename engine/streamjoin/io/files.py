@@ -173,7 +173,7 @@ class FilesSource:
             pending=printable(pending[1]),
         )
 
-    def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:
+    def _list(self, seen: SeenFiles, now: float, final: bool) -> _Listing:  # noqa: C901
         """The directory's files, and which of them may have something new."""
         known = len(seen.settled) + len(seen.delta) + len(self._waiting)
         looks = max(RECHECKED, int(RECHECKED_A_SECOND * (now - self._looked_at)))

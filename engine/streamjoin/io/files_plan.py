@@ -165,7 +165,7 @@ class FilesPlan:
         self.unchanged: dict[str, str] = {}
         """By name, the stamps of files that look as if they had changed, but have not."""
 
-    def take(
+    def take(  # noqa: C901
         self, files: Sequence[Listed], limit_records: int, split_records: int | None = None, *, in_order: Ordering | None = None
     ) -> None:
         """Takes from files in this order, up to the limits. O(files taken), and O(bytes) where records are counted.

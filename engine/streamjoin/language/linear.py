@@ -99,7 +99,7 @@ def _literal_value(literal: Literal) -> Fraction:
     return Fraction(literal.value)
 
 
-def linear_form(node: Node) -> Linear:
+def linear_form(node: Node) -> Linear:  # noqa: C901
     """The linear form of an exact or temporal node."""
     if isinstance(node, Literal):
         return Linear((), _literal_value(node) * (MICROS_PER_DAY if node.type == DATE else 1))

@@ -42,7 +42,7 @@ def _render(node: Node, qualified: bool, level: int) -> str:
     return f"({text})" if own < level else text
 
 
-def _render_call(call: Call, qualified: bool) -> tuple[str, int]:
+def _render_call(call: Call, qualified: bool) -> tuple[str, int]:  # noqa: C901
     def part(index: int, level: int) -> str:
         return _render(call.arguments[index], qualified, level)
 

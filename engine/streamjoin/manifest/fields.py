@@ -79,7 +79,7 @@ def _alone(part: type[Part], name: str) -> type[Part]:
     return create_model(part.__name__, __base__=Part, **fields)
 
 
-def _field_problem(error: ErrorDetails) -> Problem:
+def _field_problem(error: ErrorDetails) -> Problem:  # noqa: C901
     path: Path = error["loc"]
     field, value, context = field_name(path), error["input"], error.get("ctx", {})
     match error["type"]:

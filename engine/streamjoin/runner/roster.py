@@ -134,7 +134,7 @@ class Roster:
             assert trial.pending.keys() <= set(trial.processes), f"attempt {trial.number} waits for processes that have no task"
             assert (trial.failure is None) == (trial.failed_at is None)
 
-    def _handled(self, event: Event) -> Iterator[Command]:
+    def _handled(self, event: Event) -> Iterator[Command]:  # noqa: C901
         match event:
             case Wanted(count):
                 yield from self._want(count)

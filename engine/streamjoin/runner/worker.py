@@ -184,7 +184,7 @@ class Worker:
         except Exception as error:
             exchange.fail(attempt, error)
 
-    def _join(self, work: Work, assignment: Assignment) -> list[Joined]:
+    def _join(self, work: Work, assignment: Assignment) -> list[Joined]:  # noqa: C901
         if is_handshake(assignment.spec):
             return self._join_chain(work, assignment)
         exchange, attempt = self._exchange, work.attempt

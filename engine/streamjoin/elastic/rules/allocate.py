@@ -67,7 +67,7 @@ def below_floor(review: Review) -> Verdict | None:
     return review.act(rule, Kind.ALLOCATE, Reason.BELOW_FLOOR, text, review.low)
 
 
-def _relieve(review: Review, latest: Reading, seconds: float) -> Verdict:
+def _relieve(review: Review, latest: Reading, seconds: float) -> Verdict:  # noqa: C901
     """A worker has been full for long enough: more workers, or a better plan for as many."""
     rule, state, settings = Rule.ALLOCATE, review.state, review.settings
     tau = latest.tau_max or 0.0

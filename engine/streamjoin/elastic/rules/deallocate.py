@@ -11,7 +11,7 @@ from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Rule
 
 
-def deallocate(review: Review) -> Verdict:
+def deallocate(review: Review) -> Verdict:  # noqa: C901
     """Fewer workers, once the mean tau has been low for long enough and nothing speaks against it; or where there are more than allowed."""
     rule, state, settings = Rule.DEALLOCATE, review.state, review.settings
     refusal = review.off(rule) or review.blind(rule)

@@ -15,7 +15,7 @@ _LONGEST_BACKOFF = 6
 """Re-plans in vain double the time before the next one, at most so often."""
 
 
-def replan(review: Review) -> Verdict:
+def replan(review: Review) -> Verdict:  # noqa: C901
     """A better plan for as many workers, where it costs less than what is shed without it."""
     rule, state, settings = Rule.REPLAN, review.state, review.settings
     refusal = review.off(rule) or review.blind(rule)

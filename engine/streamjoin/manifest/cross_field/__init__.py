@@ -26,7 +26,6 @@ from __future__ import annotations
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
 from streamjoin.manifest.checks import Check, repeated, until_refused, value_at
-from streamjoin.manifest.cross_field.doubtful import remarks
 from streamjoin.manifest.cross_field.joins import (
     condition_problems,
     floor_problems,
@@ -35,6 +34,7 @@ from streamjoin.manifest.cross_field.joins import (
     type_problems,
     unjoined_problems,
 )
+from streamjoin.manifest.cross_field.lint import remarks
 from streamjoin.manifest.cross_field.outputs import column_checks, sink_checks
 from streamjoin.manifest.cross_field.places import checkpoint_problems, place_problems, topic_loop_problems
 from streamjoin.manifest.cross_field.scaling import budget_problems, shedding_problems

@@ -32,7 +32,7 @@ def _of_made_claims(checkpoint: model.Checkpoint) -> dict[str, str | None]:
     return {"storageClassName": checkpoint.storage_class_name, "accessModes": None if modes is None else ", ".join(modes)}
 
 
-def place_problems(manifest: Manifest) -> Check:
+def place_problems(manifest: Manifest) -> Check:  # noqa: C901
     """Directories that would take each other's files for their own. Two streams may read the same directory."""
     known: list[tuple[str, str, str]] = []
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
