@@ -971,7 +971,8 @@ async def test_a_plan_that_is_refused_or_given_up_is_tried_again_later() -> None
     world.join.tuples, world.join.answer = MANY, Answered(422, "no room for so many")
     await world.run(240)
     assert 2 <= len(world.join.wishes) <= 5
-    assert world.reasons.count("ScalingFailed") == len(world.join.wishes)
+    (failed,) = (event for event in world.cluster.events if event["reason"] == "ScalingFailed")
+    assert failed["count"] == len(world.join.wishes)
     (decision,) = world.status["decisions"]
     assert decision["outcome"] == "Failed"
     assert decision["message"].endswith("it does not run: no room for so many")

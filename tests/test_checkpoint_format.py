@@ -97,6 +97,6 @@ def test_another_format_is_refused_and_the_checkpoint_stays_as_it_is(
 def test_how_streams_meet_is_read_as_it_was_written() -> None:
     lookup, semi = (Distribution.LOOKUP,), (Distribution.SEMI_JOIN,)
     ways = (PathPlan((1, 2), fetches=True), PathPlan((0, 2), distributions=lookup), PathPlan((1, 0), distributions=semi))
-    assert Checkpoint.decode(Checkpoint(plan=PlanState(ways=ways)).encode()).plan.ways == ways
+    assert Checkpoint.decode(Checkpoint(plan=PlanState(path_plans=ways)).encode()).plan.path_plans == ways
     known = Flowing([1.0], [2.0], [3.0], [4.0], [], [])
     assert Flowing.from_json(json.loads(json.dumps(known.to_json()))) == known

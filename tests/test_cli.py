@@ -1082,7 +1082,7 @@ def test_plan_says_how_several_joins_share_their_tuples(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document))
     many = CliRunner().invoke(main, ["plan", str(path)]).stdout
     assert "; this plan is on key spaces of their own. " in many
-    assert "  join: on floor 1, by l.k = r.k\n  lonely-1: on floor 2, by l.id = r.id\n" in many
+    assert "  join: on key space 1, by l.k = r.k\n  lonely-1: on key space 2, by l.id = r.id\n" in many
     assert "not indexed in lonely-1: " in apart
 
 
