@@ -37,8 +37,8 @@ MANIFEST = Path(__file__).with_name("demo.yaml")
 OUT = Path("out/demo")
 WITHIN_MICROS = 10_000_000
 EXPECTED = f"""
-    WITH o AS (SELECT *, unnest([-1, 0, 1]) + key space(amount * 10)::BIGINT AS tenth FROM orders),
-        p AS (SELECT *, key space(amount * 10)::BIGINT AS tenth FROM payments)
+    WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
+        p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
     SELECT o.id AS order_id, p.id AS payment_id
     FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= {WITHIN_MICROS}
 """

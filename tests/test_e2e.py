@@ -377,8 +377,8 @@ def prometheus(kube: Kube) -> Iterator[Callable[[int], None]]:
 
 
 PAIRS = """
-WITH o AS (SELECT *, unnest([-1, 0, 1]) + key space(amount * 10)::BIGINT AS tenth FROM orders),
-    p AS (SELECT *, key space(amount * 10)::BIGINT AS tenth FROM payments)
+WITH o AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM orders),
+    p AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM payments)
 SELECT o.id AS order_id, p.id AS payment_id
 FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(o.at - p.at) <= 10000000"""
 """The example's results, in DuckDB's words."""
@@ -437,7 +437,7 @@ def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
     join.delete()
 
 
-def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_key_space(join: Join) -> None:
+def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_floor(join: Join) -> None:
     join.apply()
     join.until_running(workers=1)
     target = {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "name": join.name}
@@ -446,7 +446,7 @@ def test_a_horizontal_pod_autoscaler_gives_orders_to_a_join_that_has_no_key_spac
     join.kubectl("apply", "-f", "-", stdin=json.dumps(body))
     join.until_running(workers=2)
     (order,) = [record["decision"]["sentence"] for record in join.acts() if record["decision"]["reason"] == "Ordered"]
-    assert order.startswith("workers.key space 1 -> 2, by kube-controller-manager through /scale (a HorizontalPodAutoscaler)")
+    assert order.startswith("workers.floor 1 -> 2, by kube-controller-manager through /scale (a HorizontalPodAutoscaler)")
     join.kubectl("delete", "hpa", "near")
     join.delete()
 
@@ -510,8 +510,8 @@ def test_three_streams_are_scaled_while_an_executor_and_the_operator_are_killed(
 
 
 TRIPLES = """
-WITH p AS (SELECT *, unnest([-1, 0, 1]) + key space(amount * 10)::BIGINT AS tenth FROM payments),
-    s AS (SELECT *, key space(amount * 10)::BIGINT AS tenth FROM shipments)
+WITH p AS (SELECT *, unnest([-1, 0, 1]) + floor(amount * 10)::BIGINT AS tenth FROM payments),
+    s AS (SELECT *, floor(amount * 10)::BIGINT AS tenth FROM shipments)
 SELECT o.id AS order_id, p.id AS payment_id, s.id AS shipment_id
 FROM p JOIN s ON p.tenth = s.tenth AND abs(p.amount - s.amount) <= 0.05 AND abs(p.at - s.at) <= 10000000
     JOIN orders o ON o.customer = p.customer AND abs(o.at - p.at) <= 10000000

@@ -240,7 +240,7 @@ def test_joins_that_come_one_after_the_other_have_as_many_key_spaces_and_not_mor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 8  # joins over two streams, of which so many more may be, have one each
-    monkeypatch.setattr("streamjoin.language.key spaces.MOST_KEY_SPACES", most)
+    monkeypatch.setattr("streamjoin.language.key_spaces.MOST_KEY_SPACES", most)
     joins: dict[str, dict[str, Any]] = {}
     for number in range(most):
         joins[f"j{number}"] = {}

@@ -489,7 +489,10 @@ def test_a_preview_puts_nothing_and_what_it_says_to_put_is_that_very_plan(shown:
     assert sum(move["tuples"] for move in told["moved"]["moves"]) == pytest.approx(told["moved"]["movedTuples"], abs=8)
     again = shown.get("/v1/plan/preview", "POST", plan)
     assert again == told, "of a whole plan it is the same"
-    assert shown.get("/v1/plan", "PUT", plan)["wanted"] == {key: plan[key] for key in ("generation", "scheme", "keep")} | {"workers": 4, "asked": 4}
+    assert shown.get("/v1/plan", "PUT", plan)["wanted"] == {key: plan[key] for key in ("generation", "scheme", "keep")} | {
+        "workers": 4,
+        "asked": 4,
+    }
     for body, status, error in (
         ({"workers": 2}, 409, "plan 2 is being applied"),
         ({"workers": "2"}, 400, 'workers: "2" must be a whole number'),

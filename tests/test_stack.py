@@ -35,7 +35,7 @@ STACK = CompositeKey.of(
     )
 )
 MANY = CompositeKey.of(STACK.key_spaces * 2)
-"""Of so many key spaces that a encoded key of theirs has a bit less for keys."""
+"""Of so many key spaces that an encoded key of theirs has a bit less for keys."""
 ENDS = [0, 1, -1, 2**60, -(2**60), 2**60 - 1, INT64_MIN, INT64_MAX]
 NUMBERS = [0.0, 5e-324, -5e-324, 1.5, 1e300, -1e300, float("inf"), -float("inf")]
 

@@ -1,6 +1,6 @@
 """Several main predicates as one, their keys one above the other: so one scheme, as they all are, cuts several joins at once.
 
-A *key space* is one of them. A key of key space f becomes a *encoded key*, an integer between those of the key spaces below and above, in
+A *key space* is one of them. A key of key space f becomes an *encoded key*, an integer between those of the key spaces below and above, in
 the order of the key space's keys. A left key meets right keys of its own key space only. Schemes, plans and statistics know encoded keys
 alone; tuples keep their own keys, and what a scheme says of encoded keys is read as it concerns the keys of a key space
 (:meth:`CompositeKey.keys_between`).
@@ -120,7 +120,7 @@ class CompositeKey(MainPredicate):
         return int(self.encoded_keys(key_space, np.array([key], kind))[0])
 
     def _least(self, key_space: int, local: int) -> int | float:
-        """The least key at or above a encoded key of the key space, from 1."""
+        """The least key at or above an encoded key of the key space, from 1."""
         encoding = self._encoding(key_space)
         if encoding is Encoding.INTEGER:
             return local - (self._size >> 1)
@@ -128,7 +128,7 @@ class CompositeKey(MainPredicate):
         return _float_of(bits) if encoding is Encoding.FLOAT else bits - (1 << 63)
 
     def _greatest(self, key_space: int, local: int) -> int | float:
-        """The greatest key at or below a encoded key of the key space that is not its last."""
+        """The greatest key at or below an encoded key of the key space that is not its last."""
         encoding = self._encoding(key_space)
         if encoding is Encoding.INTEGER:
             return local - (self._size >> 1)
