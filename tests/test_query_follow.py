@@ -213,7 +213,7 @@ def test_what_comes_is_followed_through_the_death_of_its_driver(tmp_path: Path) 
             driver.stop()
             server.followers.finish(is_over=True, seconds=60)
             reader.join(PATIENCE_SECONDS)
-        assert found[-1].kind == "end"
+        assert found[-1].kind == "end", found[-1]
         assert pairs(found) == written(root, "b > 2") != Counter()
     assert any(key.startswith("died") for key in counts), counts
 

@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 LOOK_SECONDS = 0.5
 STILL_SECONDS = 2.0
 """The last commit is read, for whether the join has ended, once it has been the last for so long."""
-ATTEMPTS = 5
+ATTEMPTS, AGAIN_SECONDS = 5, 0.05
 STEP_ROWS = 100_000
 """Snapshots that come to more are taken in several steps."""
 
@@ -117,6 +117,7 @@ class Feed:
             except Missing:  # it became part of a wider one, or was let go, since they were listed
                 if attempt == ATTEMPTS:
                     raise
+                time.sleep(AGAIN_SECONDS * attempt)  # a driver that catches up merges many of them a second
                 continue
             return tuple(snapshot for run in self._runs.values() for snapshot in run.snapshots)
         raise AssertionError("the last attempt returns or raises")
