@@ -41,7 +41,7 @@ class _Remembering:
 
 
 def changes(frame_of: Callable[[bytes], bytes]) -> dict[str, Change]:
-    """PathPlans to meddle with the third frame, by name. ``frame_of``: a frame with this content, as one without the key would make it."""
+    """Ways to meddle with the third frame, by name. ``frame_of``: a frame with this content, as one without the key would make it."""
     unsealed = len(INJECTED).to_bytes(8, "little") + INJECTED
     return {
         "injects": _third_as(lambda frame: [frame_of(INJECTED), frame]),

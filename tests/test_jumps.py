@@ -1,4 +1,4 @@
-"""RateShifts of the input rates: earlier ones say whether the next one is believed with its first sample."""
+"""Jumps of the input rates: earlier ones say whether the next one is believed with its first sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PathPlans in which a StreamJoin can fail on Kubernetes: how each comes about, what the status says of it, and what to do.
+"""Ways in which a StreamJoin can fail on Kubernetes: how each comes about, what the status says of it, and what to do.
 
 ``tests/test_ways_to_fail.py`` brings each about on a real API server; ``docs/troubleshooting.md`` has the table, which
 ``python tests/ways_to_fail.py`` prints. Where a controller, the scheduler or the kubelet is the one who speaks, its words are written here

@@ -112,7 +112,7 @@ def _below(limit: float, a: float, b: float, c: float, d: float) -> float:
 def pairs_of(new: Sequence[Entry], held: Sequence[Memory], window: tuple[float, float], *, together: bool) -> Tuples:
     """The combinations with a new tuple; ``new`` and ``held``: by source. O(entries).
 
-    Of two sources, those within the window (``inside``), and of new tuples with each other only if these come ``cross_field``.
+    Of two sources, those within the window (``inside``), and of new tuples with each other only if these come ``together``.
     """
     if len(new) != 2:
         old = [sum((entry.tuples for entry in memory), NOTHING) for memory in held]

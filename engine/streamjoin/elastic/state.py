@@ -160,7 +160,7 @@ class State:
     seasonality: Seasonality = field(default_factory=Seasonality)
     """Kept likewise."""
     idle_periods: IdlePeriods = field(default_factory=IdlePeriods)
-    """Kept across plans, as the outlook."""
+    """Kept across plans, as the forecast."""
     trend: Trend = field(default_factory=Trend)
     """Of the fullest worker's tau, as it would be if nothing were shed, under this plan."""
 

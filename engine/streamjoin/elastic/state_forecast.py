@@ -173,7 +173,7 @@ class StateForecast:
             assert before[1] <= after[1], f"the load at {after[1]} comes after one at {before[1]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; :meth:`from_json` gives the same outlook back."""
+        """Plain data; :meth:`from_json` gives the same forecast back."""
         return {
             "at": self.at,
             "since": self.since,

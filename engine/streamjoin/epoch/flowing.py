@@ -22,7 +22,7 @@ from streamjoin.sizing import carried_bytes
 from streamjoin.state.checkpoint import Checkpoint
 
 CHOOSE_SECONDS = 10.0
-"""PathPlans are looked at again after so long."""
+"""Path plans are looked at again after so long."""
 KEPT = 0.8
 """What was measured before an epoch counts for so much after it."""
 JOINS = "joins"

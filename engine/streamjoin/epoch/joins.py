@@ -2,7 +2,7 @@
 
 What is held of joins that stay, stays where it is, on its key spaces. A join that is added has key spaces of its own
 (:mod:`streamjoin.language.key_spaces`), which begin with nothing: it sees what is read from then on, as if it ran alone from there.
-KeySpaces of which no join is left go, with what is held on them. All of this is one commit, with the plan that it takes. A crash before it
+Key spaces of which no join is left go, with what is held on them. All of this is one commit, with the plan that it takes. A crash before it
 leaves the checkpoint as it was, with the joins that it had.
 
 Results of a join that was removed must be visible by then, as nobody else knows where they go: a driver that stops in order sees to that.

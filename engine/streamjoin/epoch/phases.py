@@ -18,7 +18,7 @@ COUNTED_AS = {name: name for name in ("plan", "deploy", "tasks", "commit", "publ
 
 
 class Phases:
-    """Begins phases: ``phase("commit")`` ends the one before, whose seconds are counted; the pulse goes by the new one."""
+    """Begins phases: ``phase("commit")`` ends the one before, whose seconds are counted; the progress monitor goes by the new one."""
 
     def __init__(self, progress: ProgressMonitor, at: Callable[[str], None], epoch: Callable[[], int]) -> None:
         """``epoch``: the number of the epoch that is under way."""

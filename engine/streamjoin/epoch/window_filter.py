@@ -51,7 +51,7 @@ class WindowFilter(Protocol):
 
 @dataclass(frozen=True)
 class TimeFilter(WindowFilter):
-    """WindowFilter in windows of time."""
+    """The filter of windows of time."""
 
     spans: Mapping[str, int]
     slide: int = 0
@@ -109,7 +109,7 @@ class TimeFilter(WindowFilter):
 
 @dataclass(frozen=True)
 class RowsFilter(WindowFilter):
-    """WindowFilter in windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
+    """The filter of windows of rows: no member lies before the position of its stream at which the window of any other member begins."""
 
     spans: Mapping[str, int]
 
