@@ -6,7 +6,8 @@ Always holds: pure; a tuple that is let go can match nothing that is still to co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from streamjoin.elastic.deployment import Expected, expected_tuples
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS
@@ -15,6 +16,8 @@ from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Ends, Window, WindowKind
 from streamjoin.scheme.models import HANDSHAKE
+
+Number = TypeVar("Number", int, float)
 
 
 def expected_of_sides(job: Job) -> Expected:
@@ -27,12 +30,7 @@ def expected_of_sides(job: Job) -> Expected:
 def expected_of_places(job: Job) -> tuple[float | None, ...]:
     """What is expected to be held at each place: of a join over three and more streams by its own window, else by the widest."""
     rates = [stream.expected_rate for stream in job.streams]
-    found: list[float | None] = [None] * len(job.places)
-    for placed in job.layouts[0].joins:
-        of_streams = _expected_at(job, rates, placed.streams, held_for(job, placed))
-        for number, place in zip(placed.places, placed.graph.places, strict=True):
-            found[number] = of_streams[place.stream]
-    return tuple(found)
+    return _by_place(job, lambda placed: _expected_at(job, rates, placed.streams, held_for(job, placed)))
 
 
 def window_seconds(job: Job) -> tuple[float, float] | None:
@@ -55,11 +53,16 @@ def _expected_at(job: Job, rates: Sequence[float | None], streams: Sequence[int]
 
 def expired_before(job: Job, marks: Ends) -> Ends:
     """By place, the ``_time`` below which a held tuple can match nothing that is still to come (:meth:`Window.expired_before`)."""
-    found: list[int | None] = [None] * len(job.places)
+    return _by_place(job, lambda placed: held_for(job, placed).expired_before(tuple(marks[stream] for stream in placed.streams)))
+
+
+def _by_place(job: Job, of_streams: Callable[[PlacedGraph], Sequence[Number | None]]) -> tuple[Number | None, ...]:
+    """What is said of each join's streams, by place. Joins that share a place say the same of it."""
+    found: list[Number | None] = [None] * len(job.places)
     for placed in job.layouts[0].joins:
-        of_streams = held_for(job, placed).expired_before(tuple(marks[stream] for stream in placed.streams))
+        by_stream = of_streams(placed)
         for number, place in zip(placed.places, placed.graph.places, strict=True):
-            found[number] = of_streams[place.stream]
+            found[number] = by_stream[place.stream]
     return tuple(found)
 
 

@@ -129,7 +129,7 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
     """From the driver's answers; None where they do not fit the manifest, as of another release. ``shed_fraction``: see PlannedForecast."""
     try:
         scheme = Scheme.from_json(plan["scheme"])
-        running = Plan(int(plan["generation"]), scheme, tuple(range(scheme.tasks)))
+        running = Plan.running(scheme, int(plan["generation"]))
         read = Statistics.from_json(dict(statistics))
         if job.capacity.in_bytes != any(side.weight != 1 for side in read.sides):
             return None

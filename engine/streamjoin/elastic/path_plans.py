@@ -149,7 +149,7 @@ def priced(graph: JoinGraph, flowing: Flowing, head: int, path_plan: PathPlan) -
 
 def steps_of(graph: JoinGraph, flowing: Flowing, head: int, path_plan: PathPlan) -> list[StepPrice]:
     """Of each step of a way but the first, what every way to meet would send. O(streams²)."""
-    return _Pricing(graph, flowing).along(head, path_plan.order, fetches=path_plan.fetches)[0]
+    return _Pricing(graph, flowing).along(head, path_plan.order, fetches=path_plan.fetches).steps
 
 
 def alternatives(graph: JoinGraph, flowing: Flowing, head: int) -> list[Priced]:
@@ -195,6 +195,18 @@ def choose(graph: JoinGraph, flowing: Flowing, current: PathPlans = ()) -> PathP
     return tuple(each.path_plan for each in best)
 
 
+@dataclass(frozen=True)
+class _Along:
+    """What an order takes, however its steps but the first meet the next stream. Per second."""
+
+    steps: list[StepPrice]
+    tuples: tuple[float, ...]
+    """As of ``Priced``."""
+    pairs: float
+    fetched: float
+    """Bytes."""
+
+
 class _Pricing:
     """Prices of ways by one set of measurements; what orders have in common is priced once."""
 
@@ -205,37 +217,28 @@ class _Pricing:
         self._known: dict[tuple[float, frozenset[int], int, bool], StepPrice] = {}
 
     def of(self, head: int, path_plan: PathPlan) -> Priced:
-        steps, tuples, fetching = self.along(head, path_plan.order, fetches=path_plan.fetches)
-        sent = sum(step.bytes_per_second[path_plan.distribution(1 + at)] for at, step in enumerate(steps))
-        return self._priced(head, path_plan, tuples, sent + fetching)
+        along = self.along(head, path_plan.order, fetches=path_plan.fetches)
+        return self._priced(
+            path_plan, along, sum(step.bytes_per_second[path_plan.distribution(at)] for at, step in enumerate(along.steps, 1))
+        )
 
-    def _priced(self, head: int, path_plan: PathPlan, tuples: tuple[float, ...], sent: float) -> Priced:
-        pairs = self._pairs(head, path_plan.order, tuples)
-        return Priced(path_plan, tuples, sent, pairs, sent + self._flowing.exchange.bytes_for(pairs))
-
-    def _pairs(self, head: int, order: Sequence[int], tuples: Sequence[float]) -> float:
-        """Per second that this order looks at; ``tuples``: what its steps find."""
-        flowing, joined, total = self._flowing, frozenset((head,)), 0.0
-        for rate, stream in zip((flowing.rates[head], *tuples), order, strict=False):
-            edge = self._graph.edge_to(stream, joined)
-            assert edge is not None, "an order of the graph"
-            total += rate * flowing.held[stream] * _share((flowing.admitted or flowing.selectivities)[self._edges[edge]])
-            joined |= {stream}
-        return total
+    def _priced(self, path_plan: PathPlan, along: _Along, between_steps: float) -> Priced:
+        sent = between_steps + along.fetched
+        return Priced(path_plan, along.tuples, sent, along.pairs, sent + self._flowing.exchange.bytes_for(along.pairs))
 
     def best(self, head: int) -> list[Priced]:
         """As :func:`alternatives`."""
         found = []
         for order in self._graph.orders(head):
             for fetches in (False, True):
-                steps, tuples, fetching = self.along(head, order, fetches=fetches)
-                for distributions, sent in _cheapest(steps):
-                    found.append(self._priced(head, PathPlan(order, fetches, distributions), tuples, sent + fetching))
+                along = self.along(head, order, fetches=fetches)
+                for distributions, sent in _cheapest(along.steps):
+                    found.append(self._priced(PathPlan(order, fetches, distributions), along, sent))
         return sorted(found, key=lambda each: (each.load, each.rounds))
 
-    def along(self, head: int, order: Sequence[int], *, fetches: bool) -> tuple[list[StepPrice], tuple[float, ...], float]:
-        """Of an order: its steps but the first, what each step finds, and what is fetched, the last two per second."""
-        flowing, joined, rate = self._flowing, frozenset((head,)), self._flowing.rates[head]
+    def along(self, head: int, order: Sequence[int], *, fetches: bool) -> _Along:
+        """O(streams²)."""
+        flowing, joined, rate, pairs = self._flowing, frozenset((head,)), self._flowing.rates[head], 0.0
         steps, tuples = [], []
         for at, stream in enumerate(order):
             edge = self._graph.edge_to(stream, joined)
@@ -243,12 +246,16 @@ class _Pricing:
             number = self._edges[edge]
             if at:
                 steps.append(self._step(rate, joined, stream, number, fetches=fetches))
+            pairs += rate * flowing.held[stream] * self._admitted(number)
             rate *= flowing.held[stream] * _share(flowing.selectivities[number])
             joined |= {stream}
             tuples.append(rate)
         asked = [stream for stream in (head, *order[:-1]) if flowing.output_bytes[stream]] if fetches else []
         wide = sum(REFERENCE_BYTES + flowing.condition_bytes[stream] + flowing.output_bytes[stream] for stream in asked)
-        return steps, tuple(tuples), rate * wide
+        return _Along(steps, tuple(tuples), pairs, rate * wide)
+
+    def _admitted(self, edge: int) -> float:
+        return _share((self._flowing.admitted or self._flowing.selectivities)[edge])
 
     def _step(self, rate: float, joined: frozenset[int], stream: int, edge: int, *, fetches: bool) -> StepPrice:
         key = rate, joined, stream, fetches
@@ -265,7 +272,7 @@ class _Pricing:
         encounter = Encounter(
             rate=rate,
             held=flowing.held[stream],
-            selectivity=_share((flowing.admitted or flowing.selectivities)[edge]),
+            selectivity=self._admitted(edge),
             partial_bytes=KEY_BYTES + UNIT_BYTES + widths.partial(len(joined)) + carried,
             question_bytes=KEY_BYTES + widths.question,
             held_bytes=widths.held + self._carried(stream, fetches=fetches and not is_last),

@@ -47,6 +47,11 @@ class Plan:
         """A plan with none before it: all workers are new."""
         return cls(generation, scheme, (None,) * scheme.tasks)
 
+    @classmethod
+    def running(cls, scheme: Scheme, generation: int) -> Plan:
+        """The plan that runs, its workers as they are."""
+        return cls(generation, scheme, tuple(range(scheme.tasks)))
+
     @property
     def workers(self) -> int:
         return self.scheme.tasks

@@ -23,7 +23,7 @@ def plan_for(request: MakePlan, job: Job, statistics: Statistics, main: MainPred
     worker more; where some are lost, it must fill none beyond its capacity. A tenth of a second for 16 workers.
     """
     scheme = request.running.scheme
-    before = Plan(request.running.generation, scheme, tuple(range(scheme.tasks)))
+    before = Plan.running(scheme, request.running.generation)
     try:
         made = plan_after(job, before, statistics, main, request.workers, request.model)
     except ValueError:  # the model has none for so many

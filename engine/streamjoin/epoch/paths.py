@@ -125,8 +125,8 @@ def shape_of(number: int, join: Join, config: Config) -> JoinShape:
     slide, has_index = join.window.slide_micros, config.layout.indexes(number)
     slides = None if slide in (0, config.window.slide_micros) else slide
     left, right = (Indexed(place.key if has_index else None, slides) for place in placed.graph.places)
-    types = {(stream.name, field.name): field.type for stream in streams for field in arrow_schema(stream.schema)}
-    types = types if join.type.gives_unmatched else {}
+    alone = streams if join.type.gives_unmatched else []
+    types = {(stream.name, field.name): field.type for stream in alone for field in arrow_schema(stream.schema)}
     return JoinShape(join.name, placed, schemas, join.window, join.where, join.output, (left, right), types)
 
 

@@ -20,7 +20,7 @@ from streamjoin.sizing import plan_after
 
 def running_plan(status: PlanStatus) -> Plan:
     """The plan that runs, its workers as they are."""
-    return Plan(status.generation, status.scheme, tuple(range(status.workers)))
+    return Plan.running(status.scheme, status.generation)
 
 
 def newest_generation(status: PlanStatus) -> int:
