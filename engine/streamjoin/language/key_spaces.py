@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from streamjoin.language.composite_key import MOST_KEY_SPACES
 from streamjoin.language.condition import Condition
@@ -21,8 +20,7 @@ from streamjoin.language.graph import JoinGraph, Place, pair_graph
 from streamjoin.language.layout import Equality, Layout, PlacedGraph, Streams, by_keys, places_among, stacked
 from streamjoin.language.predicate import Encoding, KeyExpression, MainKind, MainPredicate, Predicate, hull
 from streamjoin.language.sides import SIDES
-from streamjoin.language.types import DataType, TypeName
-from streamjoin.language.window import Window, WindowKind, widest
+from streamjoin.language.window import Window, widest
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class KeySpaces:
     key_spaces: tuple[KeySpace, ...]
     places: tuple[Place, ...]
     """Where tuples are held, as in the layout."""
-    joins: Mapping[str, Placed]
+    joins: dict[str, Placed]
     window: Window
     """What is held is held for this one, of joins over two streams. A join over three and more holds what it needs for its own."""
 
@@ -86,25 +84,6 @@ class KeySpaces:
         key_spaces = tuple(KeySpace(main.kind) for main in layout.key_spaces)
         placed = {name: Placed(each.places, str(each.graph.main)) for name, each in zip(joins, layout.joins, strict=True)}
         return cls(key_spaces, layout.places, placed, window)
-
-    def to_json(self) -> dict[str, Any]:
-        window = self.window
-        return {
-            "key_spaces": [[key_space.kind, key_space.born] for key_space in self.key_spaces],
-            "places": [[each.stream, each.side, each.key_space, None if each.key is None else _key_json(each.key)] for each in self.places],
-            "joins": {name: [list(placed.places), placed.main] for name, placed in self.joins.items()},
-            "window": [window.kind, window.before_micros, window.after_micros, window.slide_micros, window.rows, list(window.each)],
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> KeySpaces:
-        kind, before, after, slide, rows, each = values["window"]
-        return cls(
-            tuple(KeySpace(MainKind(kind), born) for kind, born in values["key_spaces"]),
-            tuple(Place(stream, side, key_space, None if key is None else _key(*key)) for stream, side, key_space, key in values["places"]),
-            {name: Placed(tuple(places), main) for name, (places, main) in values["joins"].items()},
-            Window(WindowKind(kind), before, after, slide, rows, tuple(each)),
-        )
 
     def layout(self, joins: Mapping[str, Joined]) -> Layout | None:
         """How tuples lie for these joins, by name, in their order; None: a condition does not offer what its join's tuples lie by.
@@ -214,11 +193,3 @@ def _equalities(left: KeyExpression, right: KeyExpression) -> frozenset[Equality
     if left.encoding is not Encoding.HASH:
         return frozenset()
     return frozenset(zip(zip(left.sql, right.sql, strict=True), left.types, strict=True))
-
-
-def _key_json(key: KeyExpression) -> list[Any]:
-    return [list(key.sql), [[of.name, of.precision, of.scale] for of in key.types], key.encoding]
-
-
-def _key(sql: Sequence[str], types: Sequence[Sequence[Any]], encoding: str) -> KeyExpression:
-    return KeyExpression(tuple(sql), tuple(DataType(TypeName(name), *digits) for name, *digits in types), Encoding(encoding))

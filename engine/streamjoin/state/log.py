@@ -44,7 +44,7 @@ from streamjoin.state.checks import END, is_whole
 from streamjoin.state.codec import read
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
-FORMAT = 3
+FORMAT = 4
 """Of entries, with the checkpoint in them. To change a field is another number."""
 RETAIN_ENTRIES = 32
 """The number of entries that stay for those who read the log meanwhile."""
