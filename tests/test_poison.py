@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cases import some
 from harness import START, Input, MemorySnapshots, make_batch, make_job, oracle, output_of
 from poison_reader import FAULTS, FILLS, KILLS, RAISES, SPINS, WAITS, PoisonSource
 from streamjoin.api.loop import Ended, Loop, Reason, Retrying
-from streamjoin.epoch import caution
-from streamjoin.epoch.apart import Bounds, read_apart
+from streamjoin.epoch import caution, route
+from streamjoin.epoch.apart import Bounds, _Nursery, read_apart
 from streamjoin.epoch.caution import Caution
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
@@ -111,12 +112,37 @@ def test_a_record_that_cannot_be_read_is_rejected_alone_whatever_it_does(kind: i
     assert (letter.position, letter.raw, letter.error) == (1, "1", f"the record {REASONS[kind]}")
 
 
-@pytest.mark.parametrize("bad", [(0,), (6,), (7,), (13, 14), (19,), (0, 1, 2, 3), (5, 12, 19)])
+@pytest.mark.parametrize("bad", some([(0,), (6,), (7,), (13, 14), (19,), (0, 1, 2, 3), (5, 12, 19)], of=3))
 def test_it_does_not_matter_where_in_a_block_such_records_are(bad: tuple[int, ...], tmp_path: Path) -> None:
     batch = batch_with(dict.fromkeys(bad, KILLS), 20)
     found = list(apart(spec_for(tmp_path, batch), PoisonSource(batch, 1000).reader))
     assert [row for records in found for row in records.batch.column("rid").to_pylist()] == [row for row in range(20) if row not in bad]
     assert [letter.position for records in found for letter in records.rejected] == list(bad)
+
+
+def test_splits_are_read_by_children_of_one_process_until_it_ends_or_would_see_other_surroundings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, waiting = batch_with({1: KILLS}, 3), _Nursery._waiting
+    spec, reader = spec_for(tmp_path, batch), PoisonSource(batch, 1000).reader
+
+    def process() -> int:
+        assert [row for records in apart(spec, reader) for row in records.batch.column("rid").to_pylist()] == [0, 2]
+        return waiting[-1]._process.pid
+
+    first = process()
+    assert process() == first
+    os.kill(first, 9)
+    waiting[-1]._process.wait()
+    second = process()
+    assert second != first
+    monkeypatch.setenv("ANYTHING", "else")
+    assert process() != second
+    reading = apart(spec, reader)
+    next(reading)
+    used = len(waiting)
+    reading.close()
+    assert len(waiting) == used, "one whose reading was given up is not used again"
 
 
 def test_what_the_reader_says_of_its_source_is_no_records_fault(tmp_path: Path) -> None:
@@ -175,7 +201,10 @@ class Fails:
 
 
 @pytest.mark.parametrize("bad", [({7}, set()), (set(), {0}), ({7, 8}, {7}), ({29}, {29})])
-def test_records_that_fail_the_join_are_found_by_halving_its_input(bad: tuple[set[int], set[int]], tmp_path: Path) -> None:
+def test_records_that_fail_the_join_are_found_by_halving_its_input(
+    bad: tuple[set[int], set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "read_apart", lambda reader, split, *_: reader.read(split))  # none of them ends its reader
     batches = batch_with({}, 30), batch_with({}, 30, seed=2)
     runner = Failing(dict(enumerate(bad)))
     driver = driver_of(tmp_path, [PoisonSource(batch, 1000) for batch in batches], runner)

@@ -15,15 +15,17 @@ import ctypes
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,8 @@ WALL_SECONDS = 300.0
 LEAST_WALL_SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 """Beyond what the process has when it begins."""
+IDLE_SECONDS = 30.0
+"""A process that forks readers, and was asked for none for as long, ends."""
 HEAD, CODE = struct.Struct("<Q"), struct.Struct("<i")
 OVER = "over"
 PR_SET_PDEATHSIG = 1
@@ -75,28 +79,63 @@ def read_apart(
     ``of``: an epoch, and which of its splits this is, for which its tuples are prepared, too. Memory: the records of what a process reads
     at once, and the process's.
     """
-    with contextlib.closing(_Nursery(reader, of)) as nursery:
-        yield from _Splits(split, reader, schema, nursery).read(split, bounds or Bounds())
+    nursery = _Nursery.take()
+    try:
+        yield from _Splits(split, reader, schema, nursery.loaded(reader, of)).read(split, bounds or Bounds())
+    except BaseException:  # it may have ended, or have an answer that nobody has heard
+        nursery.close()
+        raise
+    nursery.leave()
 
 
 class _Nursery:
-    """A process that has loaded all that reading takes, and forks one for each attempt at a part of a split."""
+    """A process that has loaded all that reading takes, and forks one for each attempt at a part of a split.
 
-    def __init__(self, reader: Reader, of: tuple[EpochSpec, int] | None) -> None:
+    One that was used waits for the next split to be read, for :data:`IDLE_SECONDS`; then it ends by itself.
+    """
+
+    _waiting: ClassVar[list[_Nursery]] = []
+
+    @classmethod
+    def take(cls) -> _Nursery:
+        """One that waits, or a new one."""
+        with contextlib.suppress(IndexError):
+            while True:
+                nursery = cls._waiting.pop()
+                if nursery._is_usable():
+                    return nursery
+                nursery.close()
+        return cls()
+
+    def __init__(self) -> None:
         ours, its = socket.socketpair()
+        self._surroundings = _surroundings()
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from streamjoin.epoch.apart import main; main({its.fileno()})"],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self._socket = ours
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pickle.dump((reader, of), pipe)
+        self._left = 0.0
+        self._reading: bytes | None = None
+
+    def loaded(self, reader: Reader, of: tuple[EpochSpec, int] | None) -> _Nursery:
+        """This one, which reads by this reader from now on."""
+        self._reading = pickle.dumps((reader, of))
+        return self
+
+    def leave(self) -> None:
+        """Lets it wait for whoever comes next."""
+        self._left = time.monotonic()
+        self._waiting.append(self)
+
+    def _is_usable(self) -> bool:
+        waited = time.monotonic() - self._left
+        return waited < IDLE_SECONDS / 2 and self._process.poll() is None and self._surroundings == _surroundings()
 
     def close(self) -> None:
         self._socket.close()
@@ -108,7 +147,8 @@ class _Nursery:
         hearing, speaking = os.pipe()
         with os.fdopen(hearing, "rb") as pipe:
             try:
-                task = pickle.dumps((split, bounds))
+                task = pickle.dumps((self._reading, split, bounds))
+                self._reading = None
                 socket.send_fds(self._socket, [HEAD.pack(len(task))], [speaking])
                 self._socket.sendall(task)
                 (child,) = HEAD.unpack(self._socket.recv(HEAD.size, socket.MSG_WAITALL))
@@ -203,18 +243,27 @@ def _why(code: int, hung: bool, bounds: Bounds) -> str:
     return f"ends its reader: exit code {code}"
 
 
+os.register_at_fork(after_in_child=_Nursery._waiting.clear)  # they are the parent's
+
+
+def _surroundings() -> tuple[dict[str, str], str, list[str]]:
+    """What a process has of the one that started it."""
+    return dict(os.environ), os.getcwd(), list(sys.path)
+
+
 def main(descriptor: int) -> None:
-    """The nursery: a reader and an epoch from its standard input, then parts of splits and where to write their records."""
+    """The nursery: parts of splits and where to write their records, each with a reader and an epoch where these are others than before."""
     die_with_parent()
-    reader, of = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
-    prepare = _preparing(*of) if of else lambda records, split: None
     with socket.socket(fileno=descriptor) as asked:
-        while True:
+        while select.select([asked], [], [], IDLE_SECONDS)[0]:
             head, descriptors, _, _ = socket.recv_fds(asked, HEAD.size, 1)
             if not head:
                 return
             (size,) = HEAD.unpack(head)
-            split, bounds = pickle.loads(asked.recv(size, socket.MSG_WAITALL))  # noqa: S301
+            reading, split, bounds = pickle.loads(asked.recv(size, socket.MSG_WAITALL))  # noqa: S301 - of the process that started this one
+            if reading is not None:
+                reader, of = pickle.loads(reading)  # noqa: S301
+                prepare = _preparing(*of) if of else lambda records, split: None
             child = os.fork()
             if not child:
                 asked.close()
@@ -226,11 +275,13 @@ def main(descriptor: int) -> None:
 
 
 def _preparing(spec: EpochSpec, index: int) -> Callable[[Records, Split], object]:
-    """Prepares tuples of a split of the epoch, to see whether they can be."""
+    """Prepares tuples of a split of the epoch, to see whether they can be. What that takes is loaded here, for all forks."""
     from streamjoin.epoch.compiled import compiled
     from streamjoin.epoch.reports import RouteReport
     from streamjoin.epoch.route import prepare, without_oversized
+    from streamjoin.kernel.run import warm
 
+    warm()
     worker, which = compiled(spec.config), spec.splits[index][0]
 
     def prepared(records: Records, split: Split) -> object:
