@@ -102,6 +102,7 @@ class Meter:
         self._waits = Waits()
         self._waits.watch()
         self._fixtures: dict[str, float] = {}
+        self._last = processor_seconds()
         self._began: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @pytest.hookimpl(wrapper=True)
@@ -116,7 +117,7 @@ class Meter:
     def _begin(self) -> None:
         self._waits.seconds.clear()
         self._fixtures = {}
-        self._began = (time.perf_counter(), *processor_seconds())
+        self._began = (time.perf_counter(), *self._last)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None]:
@@ -136,7 +137,7 @@ class Meter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        own, below = processor_seconds()
+        own, below = self._last = processor_seconds()
         cost = {
             "seconds": round(time.perf_counter() - self._began[0], 3),
             "own": round(own - self._began[1], 3),

@@ -188,7 +188,7 @@ def executor(name: str, status: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
 
 
-@pytest.mark.parametrize("room", [6, 7])
+@pytest.mark.parametrize("room", some([6, 7], of=2))
 def test_a_cluster_that_has_room_for_fewer_workers_runs_those_and_says_why_there_are_no_more(room: int) -> None:
     async def told() -> None:
         world = World(workers=4, tuples=4 * FEW, join=ScarceJoin, scaling=slow())

@@ -234,7 +234,7 @@ class TestRuns:
     @pytest.mark.parametrize("model", ["adsp", "square", "biclique", "handshake"])
     def test_the_interval_is_honest_where_nearly_all_is_lost(self, model: str, tmp_path: Path) -> None:
         """Down to a share of some hundredths, in 95 of 100 runs."""
-        missed, count = [], how_many(24, of=12)
+        missed, count = [], how_many(24, of=24)
         for seed in range(1000, 1000 + count):
             rng = random.Random(seed)
             fullness, rate, late = rng.choice([2.0, 4.0, 6.0, 10.0]), rng.choice([250, 500]), rng.choice([0.0, 0.1, 0.5])

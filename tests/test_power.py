@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cases import ALL
 from disk import Disk, End, Keeps
 from harness import SECOND, START, Crash, Input, driver_for, make_batch
 from streamjoin.epoch.driver import Driver
@@ -25,7 +26,7 @@ from streamjoin.state.storage import AlreadyExists, ObjectStorage, StorageError
 from test_crashes import check, exhaust, job_at, make_inputs
 
 pytestmark = pytest.mark.usefixtures("planned_once")
-EVERY = {"with the commit": 1, "gathered": 1, "in files": 5}
+EVERY = {"with the commit": 2, "gathered": 2, "in files": 10} if not ALL else {"with the commit": 1, "gathered": 1, "in files": 5}
 """The power is lost at one of so many calls: a run with files makes hundreds."""
 SHARED = 10
 """By so many calls runs may differ, as threads that flush one directory at once share a call: so in a short one the power stays."""

@@ -180,7 +180,7 @@ STEPS = ("claim", "republish", "sweep", "plan", "tasks", "commit", "publish", "c
 @pytest.mark.parametrize("step", STEPS)
 def test_a_driver_that_dies_reads_each_letter_again_once(step: str, tmp_path: Path) -> None:
     """At that step of the first, the second and the third time, one after another."""
-    count, far = 400, 330
+    count, far = 200, 165
 
     def moment(number: int) -> str:
         return iso(number) if number < far else iso(number).replace("2026", "2100")

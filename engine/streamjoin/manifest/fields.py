@@ -12,7 +12,7 @@ from copy import copy
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError, create_model
+from pydantic import ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from streamjoin.manifest.model import Manifest
@@ -71,12 +71,18 @@ def _partial_field(annotation: Any, value: object) -> Any:
     return None
 
 
+class _Alone(Part):
+    """Its fields' descriptions, which are looked for in source files, are those of the part that they are of."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 @cache
 def _alone(part: type[Part], name: str) -> type[Part]:
     """A part that has that one field only."""
     info = part.model_fields[name]
     fields: dict[str, Any] = {name: (info.annotation, copy(info))}
-    return create_model(part.__name__, __base__=Part, **fields)
+    return create_model(part.__name__, __base__=_Alone, **fields)
 
 
 def _field_problem(error: ErrorDetails) -> Problem:  # noqa: C901
