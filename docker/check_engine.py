@@ -12,14 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import duckdb
 import numpy
 import pyarrow
 from pyarrow import parquet
 
 import streamjoin
 from streamjoin.elastic import mapping
-from streamjoin.kernel import native
-from streamjoin.query import execution
+from streamjoin.native.functions import compile_all
 
 PICTURES = "matplotlib"
 TABLES = ("deltalake", "pyiceberg")
@@ -38,7 +38,7 @@ def import_all() -> None:
 
 def check(root: Path) -> None:
     import_all()
-    native.compile_all()
+    compile_all()
     assert not {"numba", "llvmlite"} & set(sys.modules), "the library of native functions is not used"
     matrix = numpy.array([[1.0, 5.0, 0.0], [4.0, 1.0, 0.0]])
     old, new = numpy.nonzero(matrix)
@@ -46,7 +46,7 @@ def check(root: Path) -> None:
     assert mapping.assign(matrix) == mapping.assign(overlap) == (1, 0, None)
     parquet.write_table(pyarrow.table({"number": [1, 2, 3]}), root / "file")
     assert parquet.read_table(root / "file").num_rows == 3
-    assert execution.duckdb.sql("SELECT count(*) FROM range(10)").fetchall() == [(10,)]
+    assert duckdb.sql("SELECT count(*) FROM range(10)").fetchall() == [(10,)]
     (root / "one.proto").write_text('syntax = "proto3"; message One { int32 number = 1; }')
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"--descriptor_set_out={root}/set", "one.proto"]
     subprocess.run(protoc, check=True)

@@ -77,10 +77,10 @@ class Kept(MetastoreCatalog):
         staged = self._update_and_stage_table(self.load_table(table.name()), table.name(), requirements, updates)
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
         self.places[".".join(table.name())] = staged.metadata_location
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+        return CommitTableResponse.model_validate({"metadata": staged.metadata, "metadata-location": staged.metadata_location})
 
 
-Kept.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] - the engine asks no more of a catalog
+Kept.__abstractmethods__ = frozenset()  # the engine asks no more of a catalog
 
 
 def import_all() -> None:
@@ -96,7 +96,7 @@ def import_all() -> None:
 
 def join(root: Path, **sink: object) -> None:
     """Runs a join of two made-up streams to its end: each row of one has one partner."""
-    columns = {"id": {"sequence": {}}}
+    columns: dict[str, object] = {"id": {"sequence": {}}}
     made_up = {"generator": {"rows": ROWS, "rate": {"constant": 10}, "realTime": False, "columns": columns}}
     stream = {"source": made_up, "schema": "id BIGINT, at TIMESTAMP", "eventTime": "at"}
     output = {"select": ["a.id AS id", "b.at AS at"], "sink": sink}
