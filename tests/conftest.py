@@ -107,9 +107,9 @@ PLANNED: dict[bytes, Deployment] = {}
 """First plans, by what they are made of."""
 
 
-@pytest.fixture
-def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a join that is begun hundreds of times: the same first plan for the same arguments, of which nobody changes anything."""
+@pytest.fixture(scope="session", autouse=True)
+def planned_once() -> Iterator[None]:
+    """Joins are begun thousands of times: the same first plan for the same arguments, of which nobody changes anything."""
     from streamjoin import sizing
 
     make = sizing.first_deployment
@@ -120,7 +120,9 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
             PLANNED[key] = make(*arguments, **options)
         return PLANNED[key]
 
-    monkeypatch.setattr(sizing, "first_deployment", first_deployment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "first_deployment", first_deployment)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,6 @@ OPTIONS: dict[str, Any] = {
     "workers": 3,
     "watermark": "1s",
 }
-pytestmark = pytest.mark.usefixtures("planned_once")
 STEPS = ("claim", "republish", "sweep", "plan", "deploy", "tasks", "gather", "commit", "publish", "clean")
 FAULTS = ("fail-before", "fail-after", "die-before", "die-after")
 

@@ -61,7 +61,6 @@ from test_crashes import CASES, FAULTS, ONCE, OPTIONS, WITHIN, check, count_stor
 from test_spark import run_victim
 from waiting import PATIENCE_SECONDS, Sleepless
 
-pytestmark = pytest.mark.usefixtures("planned_once")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 

@@ -25,7 +25,6 @@ from streamjoin.state.log import read_latest
 from streamjoin.state.storage import AlreadyExists, ObjectStorage, StorageError
 from test_crashes import check, exhaust, job_at, make_inputs
 
-pytestmark = pytest.mark.usefixtures("planned_once")
 EVERY = {"with the commit": 2, "gathered": 2, "in files": 10} if not ALL else {"with the commit": 1, "gathered": 1, "in files": 5}
 """The power is lost at one of so many calls: a run with files makes hundreds."""
 SHARED = 10

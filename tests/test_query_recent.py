@@ -18,8 +18,6 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 from test_snapshots import Clock, expected, job_with, make_inputs
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
 
 class Far(RecentStorage):
     """Nothing can be mapped, as in an object store."""

@@ -43,7 +43,7 @@ from waiting import PATIENCE_SECONDS, wait_for
 
 NAMES = iter(range(1_000_000))
 """Of tables: no two tests share one."""
-pytestmark = [pytest.mark.usefixtures("planned_once"), pytest.mark.xdist_group("stores")]  # one server of each kind
+pytestmark = pytest.mark.xdist_group("stores")  # one server of each kind
 Row = tuple[Any, ...]
 
 

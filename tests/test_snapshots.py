@@ -30,7 +30,6 @@ from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 
 WITHIN = 4
 OPTIONS: dict[str, Any] = {"on": "abs(l.k - r.k) <= 1", "window": {"within": f"{WITHIN}s"}, "workers": 3, "watermark": "1s"}
-pytestmark = pytest.mark.usefixtures("planned_once")
 
 
 class Clock:
