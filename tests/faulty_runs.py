@@ -4,6 +4,7 @@ that fail. Results must be as if nothing of it had been."""
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -48,13 +49,15 @@ def run_with_faults(
     storage: Callable[[str], Storage] = ObjectStorage,
     until: int | None = None,
     between: Callable[[Driver], None] = lambda driver: None,
+    clock: Callable[[], float] = time.time,
 ) -> None:
     """Run the job to the end of its input, its state in ``root/state``; a driver that has died is followed by another.
 
     ``until``: or until this epoch is committed, when the driver stops in order.
 
     ``counts`` is told of what came between; without ``faults`` that is nothing but a driver who hears of the end late. ``storage`` is made
-    of the directory. ``between`` is called when a driver has started, and after each of its steps that does not fail.
+    of the directory. ``between`` is called when a driver has started, and after each of its steps that does not fail. Drivers take their
+    time from ``clock``.
     """
 
     def at(step: str) -> None:
@@ -64,7 +67,7 @@ def run_with_faults(
 
     runner, failures = Unreliable(rng, faults), 0
     for _ in range(200):
-        driver = driver_for(job, inputs, storage(str(root / "state")), runner, at=at)
+        driver = driver_for(job, inputs, storage(str(root / "state")), runner, at=at, clock=clock)
         try:
             driver.start()
             while True:

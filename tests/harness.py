@@ -44,6 +44,16 @@ class Remote:
         return self.url
 
 
+class Far(ObjectStorage):
+    """A directory from which nothing is mapped: blocks are fetched, as from an object store."""
+
+    def local_path(self, path: str) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Far, (self.url,)
+
+
 Root = Path | Remote
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

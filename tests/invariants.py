@@ -49,7 +49,7 @@ OF_AN_EPOCH = (
         "Each pair of tuples meets once: in the one area that has both, when the later tuple comes.",
         ("scheme.tiling:Scheme.check",),
         (
-            "test_join_property:test_output_equals_the_oracle_for_random_joins",
+            "test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",
             "test_scheme:test_every_plan_is_a_tiling_whatever_the_statistics",
         ),
     ),
@@ -68,7 +68,7 @@ OF_AN_EPOCH = (
     Invariant(
         "An accepted tuple never misses an accepted partner: the checks for late and for expired tuples use the same committed watermarks.",
         ("epoch.planning:make_spec", "language.window:Window.expired_before"),
-        ("test_join_property:test_output_equals_the_oracle_for_random_joins",),
+        ("test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",),
     ),
     Invariant(
         "All results that a commit staged become visible once, before the next commit.",
@@ -90,7 +90,7 @@ OF_AN_EPOCH = (
         " stream lies along the chain in the order of arrival.",
         ("chain.quiescence:Watch.handle", "chain.worker:Worker.validate"),
         (
-            "test_handshake:test_output_equals_the_oracle_at_the_end_of_the_input",
+            "test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",
             "test_chain_rest:test_a_chain_is_said_to_be_at_rest_when_it_is_and_not_before",
         ),
     ),
@@ -146,7 +146,7 @@ OF_A_PLAN = (
     Invariant(
         "Joins, their key spaces and their plan change in one commit.",
         ("epoch.driver:Driver._change_joins",),
-        ("test_other_joins:test_each_join_gives_what_it_would_give_alone_while_it_is_there",),
+        ("test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",),
     ),
 )
 

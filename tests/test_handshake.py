@@ -1,28 +1,20 @@
-"""Joins whose workers stand in a chain, on the inline runner against DuckDB: random predicates, windows, arrival orders, epochs and blocks,
-with workers added and removed, drivers that die, workers that lose what they hold and epochs that fail in between.
+"""Joins whose workers stand in a chain, by hand: restarts with other workers, what is refused, and how large blocks are.
 
-Each case is made from one seed, which a failure prints: ``STREAMJOIN_SEED=<seed> pytest tests/test_handshake.py`` runs that case alone.
-``STREAMJOIN_CASES`` sets how many there are.
+Random ones are in ``test_random_joins.py``.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from cases import how_many, some
-from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
+from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.driver import Driver
@@ -31,99 +23,13 @@ from streamjoin.epoch.planning import MOST_BLOCKS, is_full
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.language.sides import LEFT, RIGHT, SIDES
+from streamjoin.language.sides import SIDES
 from streamjoin.manifest import ManifestError, load
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.chunks import Chunk
-from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
 from test_crashes import make_inputs
-from test_join_property import KINDS, conditions, make_input, windows
-
-CASES = how_many(240)
-SEED = os.environ.get("STREAMJOIN_SEED")
-
-
-@dataclass
-class Case:
-    """A join and its input."""
-
-    seed: int
-    key: str
-    on: str
-    condition: str
-    """The same in DuckDB's words."""
-    window: dict[str, Any]
-    inside: str
-    watermark: str
-    inputs: tuple[Input, Input]
-    alpha: float | None
-    capacity: int
-
-    @classmethod
-    def drawn(cls, seed: int, rng: random.Random, epochs: int) -> Case:
-        key = rng.choice(list(KINDS))
-        on, condition = conditions(key, rng)
-        window, inside, watermark, _ = windows(rng)
-        inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
-        return cls(seed, key, on, condition, window, inside, watermark, inputs, rng.choice([None, 0.1, 0.7]), rng.choice([40, 1_000_000]))
-
-    def options(self, root: Path, model: str, workers: int) -> dict[str, Any]:
-        """Of ``make_job``."""
-        scheme = {"model": model} | ({} if self.alpha is None else {"alpha": self.alpha})
-        return {
-            "on": self.on,
-            "types": (KINDS[self.key].ddl,) * 2,
-            "window": self.window,
-            "watermark": self.watermark,
-            "workers": workers,
-            "scheme": scheme,
-            "capacity": self.capacity,
-            "deadLetter": {"late": True},
-        }
-
-    def check(self, root: Path, counts: Counter[str]) -> None:
-        types = (KINDS[self.key].arrow,) * 2
-        want, found = oracle(self.inputs, types, f"({self.condition})", self.inside, None, left_out=late_of(root)), output_of(root)
-        counts["results"] += want.total()
-        assert found == want, (
-            f"STREAMJOIN_SEED={self.seed}: {self.on!r}, window {self.window}, {dict(counts)}:\n"
-            f"missing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
-        )
-
-
-def check_order(driver: Driver) -> None:
-    """Along the chain a stream's tuples lie in the order in which they came, the oldest furthest from where it comes in; each once."""
-    if driver.scheme is None or not driver.checkpoint.state.held:
-        return
-    tasks = len(driver.checkpoint.state.held)
-    for side, workers in ((LEFT, range(tasks - 1, -1, -1)), (RIGHT, range(tasks))):
-        areas = [task + tasks * side for task in workers]
-        parts = [block for area in areas for block in driver.checkpoint.state.blocks if (block.place, block.area) == (side, area)]
-        assert all(older.unit_max < newer.unit_min for older, newer in pairwise(parts)), (side, parts)
-        assert sum(block.rows for block in parts) == sum(held[side] for held in driver.checkpoint.state.held.values())
-
-
-def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-    rng = random.Random(seed)
-    case, faults = Case.drawn(seed, rng, rng.choice([2, 6, 15])), rng.random() < 0.6
-    job = make_job(root, **case.options(root, "handshake", rng.randint(1, 5)))
-    run_with_faults(elastic(job) if faults else job, case.inputs, root, rng, counts, faults=faults, between=check_order)
-    case.check(root, counts)
-    entry = read_latest(ObjectStorage(str(root / "state")))
-    if entry is not None:
-        assert entry.checkpoint.state.blocks == ()
-        assert sum(map(sum, entry.checkpoint.state.held.values())) == 0
-        counts.update({name: count for name, (count, *_) in entry.checkpoint.totals.items() if name.startswith("chain/")})
-
-
-@pytest.mark.parametrize("part", some(range(8), of=4))
-def test_output_equals_the_oracle_at_the_end_of_the_input(part: int, tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    run_cases(range(part, CASES, 8) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
-    if SEED is None and CASES >= 240:
-        assert min(counts[each] for each in ("switches", "failed epochs", "results", "chain/tuple_blk", "chain/wave")) > 0, counts
 
 
 def manifest_at(root: Path, model: str = "handshake", **options: Any) -> str:

@@ -16,17 +16,17 @@ import pytest
 
 from cases import how_many
 from faulty_runs import run_cases
+from random_joins import Features, check_output, drawn
 from streamjoin.elastic.mapping import chain_keep
 from streamjoin.elastic.plan import Plan
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.biclique import broadcast
-from test_handshake import Case
 from test_many_streams_spark import MOST_WORKERS, Shaken
 from test_spark import start_spark
 
 CASES = how_many(6, of=2)
 SEED = os.environ.get("STREAMJOIN_SEED")
-EPOCHS = 12
+CHAIN = Features(models=("handshake",), types=("inner",), epochs=(12,))
 pytestmark = pytest.mark.spark
 
 
@@ -53,9 +53,9 @@ def test_chains_whose_workers_are_killed_give_what_duckdb_gives(runner: SparkRun
     counts: Counter[str] = Counter()
 
     def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-        case = Case.drawn(seed, random.Random(seed), EPOCHS)
+        case = drawn(CHAIN, seed)
         ShakenChain(case, root, runner, random.Random(f"faults of {seed}"), counts).run()
-        case.check(root, counts)
+        check_output(case, root, f"STREAMJOIN_SEED={seed}: {case}", counts)
 
     run_cases(range(CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None:

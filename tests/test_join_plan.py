@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from cases import how_many
 from harness import join_of, make_job
-from many_streams import any_way
+from random_joins import any_way
 from streamjoin.cli import main
 from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.job import Job

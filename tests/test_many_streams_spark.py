@@ -21,8 +21,8 @@ import pytest
 
 from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
-from harness import driver_for, late_of, make_job
-from many_streams import SHAPES, Join, drawn, take_any_way
+from harness import driver_for, make_job
+from random_joins import SHAPES, Case, Features, check_output, drawn, take_any_way
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
@@ -31,12 +31,6 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage
-from test_handshake import Case as ChainCase
-from test_joins_beside_graphs import Resource
-from test_joins_beside_graphs import drawn as resource_of
-from test_joins_of_joins import Case
-from test_joins_of_joins import drawn as case_of_joins
-from test_many_streams import check_output
 from test_spark import start_spark
 from waiting import wait_for
 
@@ -47,15 +41,16 @@ MOST_WORKERS = 3
 pytestmark = pytest.mark.spark
 
 
+ONE = Features(streams=(3, 4), windows=("time", "time", "unbounded"), epochs=(FEWEST_EPOCHS, 15))
+SOME = Features(streams=(3, 3, 4), joins=(2, 2, 3), over="some", windows=("time",), epochs=(FEWEST_EPOCHS, 15))
+OVER_RESULTS = Features(streams=(4,), joins=(2, 3), over="results", windows=("time", "unbounded"), epochs=(FEWEST_EPOCHS,), most=60)
+
+
 def seeds() -> Iterator[int]:
-    """Of joins of three or four streams, of each shape in turn, whose input leaves time for things to happen."""
+    """Of joins of three or four streams, of each shape in turn."""
     numbers = itertools.count()
     for shape in itertools.cycle(SHAPES):
-        for number in numbers:
-            join = drawn(number)
-            if join.shape == shape and len(join.names) in (3, 4) and len(join.inputs[0].per_epoch) >= FEWEST_EPOCHS:
-                yield number
-                break
+        yield next(number for number in numbers if drawn(ONE, number).joins[0].shape == shape)
 
 
 class Shaken:
@@ -64,17 +59,15 @@ class Shaken:
     model = "adsp"
     """To begin with."""
 
-    def __init__(
-        self, join: Join | Case | ChainCase | Resource, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]
-    ) -> None:
-        self.join, self.root, self.runner, self.rng, self.counts = join, root, runner, rng, counts
-        self.job = replace(make_job(root, **join.options(root, model=self.model, workers=2)), min_workers=1, max_workers=MOST_WORKERS)
+    def __init__(self, case: Case, root: Path, runner: SparkRunner, rng: random.Random, counts: Counter[str]) -> None:
+        self.case, self.root, self.runner, self.rng, self.counts = case, root, runner, rng, counts
+        self.job = replace(make_job(root, **case.options(root, model=self.model, workers=2)), min_workers=1, max_workers=MOST_WORKERS)
         self.timers: list[threading.Timer] = []
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
         """One that goes on after the last commit. The one before does nothing any more."""
-        driver = driver_for(self.job, self.join.inputs, ObjectStorage(str(self.root / "state")), self.runner, at=self.at)
+        driver = driver_for(self.job, self.case.inputs, ObjectStorage(str(self.root / "state")), self.runner, at=self.at)
         driver.start()
         return driver
 
@@ -136,31 +129,16 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
     runner.stop()
 
 
-def test_joins_over_the_results_of_others_whose_workers_are_killed_give_what_duckdb_gives(runner: SparkRunner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [OVER_RESULTS, SOME], ids=["over results", "over some"])
+def test_several_joins_whose_workers_are_killed_give_what_duckdb_finds(features: Features, runner: SparkRunner, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
 
     def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-        case = case_of_joins(random.Random(seed), root, FEWEST_EPOCHS)
+        case = drawn(features, seed)
         Shaken(case, root, runner, random.Random(f"faults of {seed}"), counts).run()
-        case.check(root, f"STREAMJOIN_SEED={seed}", counts)
+        check_output(case, root, f"STREAMJOIN_SEED={seed}: {case}", counts)
 
     run_cases(range(CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
-    if SEED is None:
-        assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
-
-
-def test_joins_over_some_of_the_streams_whose_workers_are_killed_give_what_duckdb_gives(runner: SparkRunner, tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-
-    def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-        resource = resource_of(seed)
-        Shaken(resource, root, runner, random.Random(f"faults of {seed}"), counts).run()
-        late = late_of(root)
-        for part in resource.parts:
-            counts["results"] += part.check(root, late, f"STREAMJOIN_SEED={seed}")
-
-    long_enough = (seed for seed in itertools.count() if len(resource_of(seed).inputs[0].per_epoch) >= FEWEST_EPOCHS)
-    run_cases(itertools.islice(long_enough, CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None:
         assert min(counts[each] for each in ("plans", "workers killed", "results")) > 0, counts
 
@@ -172,12 +150,11 @@ def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_sele
     counts: Counter[str] = Counter()
 
     def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-        join = drawn(seed).of_type(("inner", "semi", "anti")[seed % 3], random.Random(seed))
+        case = drawn(ONE, seed)
         if ways == "any":
             take_any_way(monkeypatch, random.Random(f"ways of {seed}"), counts)
-        Shaken(join, root, runner, random.Random(f"faults of {seed}"), counts).run()
-        check_output(join, root, f"STREAMJOIN_SEED={seed}: {join}", counts)
-        counts[join.shape] += 1
+        Shaken(case, root, runner, random.Random(f"faults of {seed}"), counts).run()
+        check_output(case, root, f"STREAMJOIN_SEED={seed}: {case}", counts)
 
     run_cases(itertools.islice(seeds(), CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None and len(SHAPES) <= CASES:

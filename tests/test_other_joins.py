@@ -1,146 +1,27 @@
-"""Joins that are added to a checkpoint and removed from it, while what the others hold stays: each join's results are DuckDB's over what
-was read while it was there.
+"""Joins that are added to a checkpoint and removed from it, by hand: what is refused, and what the others hold stays.
 
-Random sets of joins, of which some come and go between epochs, under plans that change, drivers that die, workers that lose what they hold
-and epochs that fail. ``STREAMJOIN_SEED=<seed> pytest tests/test_other_joins.py`` runs one case, ``STREAMJOIN_CASES`` sets how many.
+Random ones are in ``test_random_joins.py``.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import shutil
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from cases import how_many, some
-from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, oracle, output_of
+from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, output_of
 from joins import BAND, band_inputs
 from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.scheme.models import INTERCHANGEABLE, KEYED
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage
-from test_join_property import KINDS, make_input
-from test_several_joins import OPERATORS_OF_A_SET, ORDERED, WINDOWS_OF_A_SET, Drawn, draw_join
-
-CASES = how_many(80)
-SEED = os.environ.get("STREAMJOIN_SEED")
-
-
-@dataclass
-class Member:
-    """A join, and the records of each stream between which it was there."""
-
-    drawn: Drawn
-    since: tuple[int, ...]
-    until: tuple[int, ...] | None = None
-
-
-def records_of(root: Path) -> tuple[int, ...]:
-    latest = read_latest(ObjectStorage(str(root / "state")))
-    return (0, 0) if latest is None else latest.checkpoint.input.records
-
-
-def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
-    rng = random.Random(seed)
-    key, forms = rng.choice(ORDERED), rng.choice(WINDOWS_OF_A_SET)
-    model, epochs, faults = rng.choice(["adsp", *INTERCHANGEABLE]), rng.choice([6, 12, 20]), rng.random() < 0.6
-    inputs = (make_input(key, rng, epochs, rng.choice([0, 3, 15])), make_input(key, rng, epochs, rng.choice([0, 3, 15])))
-    options: dict[str, Any] = {
-        "types": (KINDS[key].ddl,) * 2,
-        "workers": rng.randint(1, 5),
-        "watermark": f"{rng.choice([0, 2, 10, 1000])}s",
-        "deadLetter": {"late": True},
-    }
-
-    def draw() -> Drawn:
-        drawn = draw_join(f"j{len(members)}", root, key, rng.choice(OPERATORS_OF_A_SET), forms, rng)
-        cuts = all(layout.cuts_keys for layout in job_of([drawn], "adsp").layouts)
-        same = [member for member in members.values() if asked(member.drawn) == asked(drawn)]
-        return drawn if not same and (cuts or model not in KEYED) else draw()
-
-    def asked(join: Drawn) -> tuple[Any, ...]:
-        """What a join is but for its name, by which one alone is not known."""
-        return tuple(join.entry[field] for field in ("condition", "window", "type"))
-
-    def job_of(drawn: list[Drawn], model: str) -> Job:
-        return make_job(root, model=model, joins=[join.entry for join in drawn], **options)
-
-    members: dict[str, Member] = {}
-    stages = sorted(rng.sample(range(1, epochs), rng.choice([1, 1, 2, 3])))
-    for until in [*stages, None]:
-        now = records_of(root)
-        there = [member for member in members.values() if member.until is None]
-        for member in there:
-            if rng.random() < 0.3:
-                member.until = now
-                counts["removed"] += 1
-        added = [Member(draw(), now)] * (not there or rng.random() < 0.8)
-        members |= {member.drawn.name: member for member in added}
-        if len(members) == 1 or rng.random() < 0.3:
-            drawn = draw()
-            members[drawn.name] = Member(drawn, now)
-        drawn_now = [member.drawn for member in members.values() if member.until is None]
-        if not drawn_now:
-            drawn = draw()
-            members[drawn.name] = Member(drawn, now)
-            drawn_now = [drawn]
-        counts["added"] += until != stages[0] and len(added)
-        rng.shuffle(drawn_now)
-        job = job_of(drawn_now, model if model not in KEYED else "square")
-        if model in KEYED and any(layout.cuts_keys for layout in job.layouts):
-            job = job_of(drawn_now, model)
-        elif model in KEYED:
-            job = replace(job, model="adsp")
-        job = elastic(job) if faults else job
-        run_with_faults(job, inputs, root, rng, counts, faults=faults, until=until)
-        counts["stages"] += 1
-    counts["results"] += check(members, inputs, root, key, f"STREAMJOIN_SEED={seed}: {job.model}, {dict(counts)}")
-
-
-def check(members: dict[str, Member], inputs: tuple[Input, Input], root: Path, key: str, label: str) -> int:
-    types, late, results = (KINDS[key].arrow,) * 2, late_of(root), 0
-    for member in members.values():
-        join = member.drawn
-        until = member.until or tuple(sum(batch.num_rows for batch in one.batches) for one in inputs)
-        there = [range(since, end) for since, end in zip(member.since, until, strict=True)]
-        records = [sum(batch.num_rows for batch in one.batches) for one in inputs]
-        absent = {(name, rid) for name, count, span in zip("lr", records, there, strict=True) for rid in range(count) if rid not in span}
-        want = oracle(inputs, types, f"({join.expected})", join.inside, None, kind=join.kind, where=join.where, left_out=late | absent)
-        found = Counter({(*row, None)[:2]: count for row, count in output_of(root / join.name).items()})
-        if member.until is not None and join.kind in ("left", "right", "full", "anti"):
-            # Tuples that came alone while it was there: those that had nothing still to come, of all that do by then.
-            alone = {row for row in want if None in row}
-            found_alone = {row for row in found if None in row}
-            assert found_alone <= alone, (label, join)
-            want, found = (Counter({row: n for row, n in rows.items() if None not in row}) for rows in (want, found))
-        assert found == want, (
-            f"{label}; {join.name}, {join.kind} on {join.entry['condition']!r}, window {join.entry['window']}, where {join.where}, there"
-            f" {member.since}..{member.until}, of {[(each.drawn.name, each.since, each.until) for each in members.values()]}:\n"
-            f"missing {list((want - found).items())[:5]}\nunexpected {list((found - want).items())[:5]}"
-        )
-        results += found.total()
-    return results
-
-
-@pytest.mark.parametrize("part", some(range(4), of=4))
-def test_each_join_gives_what_it_would_give_alone_while_it_is_there(part: int, tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    run_cases(range(part, CASES, 4) if SEED is None else [int(SEED)] * (part == 0), tmp_path, run_case, counts)
-    if SEED is None and CASES >= 80:
-        assert counts["results"] > 1_000
-        assert min(counts["added"], counts["removed"], counts["switches"]) > 5
-        assert counts["failed epochs"] + counts["died at commit"] + counts["died at joins"] > 0
 
 
 def job_of(root: Path, **joins: dict[str, Any]) -> Job:

@@ -24,7 +24,7 @@ import pytest
 
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, micros
+from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, make_job, micros
 from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
@@ -34,7 +34,6 @@ from streamjoin.query.messages import Limits
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.storage import ObjectStorage, Storage
-from test_many_streams import Far
 
 CASES = how_many(40)
 SEED = os.environ.get("STREAMJOIN_SEED")

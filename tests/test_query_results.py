@@ -27,8 +27,9 @@ import pytest
 
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
-from harness import driver_for, join_of, make_job, manifest_text
+from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, make_job, manifest_text
 from joins import BAND, band_inputs
+from random_joins import KINDS
 from streamjoin.compilation import compile_job
 from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
@@ -40,13 +41,13 @@ from streamjoin.query.messages import Limits
 from streamjoin.results.reader import files
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
-from test_join_property import KINDS, make_input
-from test_many_streams import Far
 from waiting import PATIENCE_SECONDS
 
 CASES = how_many(24)
 SEED = os.environ.get("STREAMJOIN_SEED")
 LIMITS = Limits(seconds=60)
+
+
 KEYS = {
     "int": "abs(l.k - r.k) <= 1",
     "string": "l.k = r.k",
@@ -54,6 +55,22 @@ KEYS = {
     "decimal": "abs(l.k - r.k) <= 1.5",
     "date": "l.k = r.k",
 }
+
+
+def make_input(kind: str, rng: random.Random, epochs: int, disorder: int) -> Input:
+    """Batches of random tuples whose event times go forward with jumps back of up to ``disorder`` seconds."""
+    batches, per_epoch, rid, clock = [], [], 0, START
+    for _ in range(epochs):
+        per_epoch.append(rng.choice([0, 1, 1, 2, 3]))
+        for _ in range(per_epoch[-1]):
+            rows = []
+            for _ in range(rng.choice([0, 1, 5, 12])):
+                clock += rng.randint(0, SECOND)
+                at = clock - rng.randint(0, disorder * SECOND)
+                rows.append((rid, None if rng.random() < 0.05 else KINDS[kind].value(rng), rng.randint(0, 4), at))
+                rid += 1
+            batches.append(make_batch(rows, KINDS[kind].arrow))
+    return Input(batches, per_epoch)
 
 
 def rows(job: Job, storage: Storage, sql: str) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import SECOND, START, driver_for, make_job
-from many_streams import Join, drawn
+from random_joins import Case, Features, drawn
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.explain import explain
@@ -82,9 +82,9 @@ def test_an_older_ledger_is_read() -> None:
     assert Decision.from_json(written).reordering is None
 
 
-def of_three_streams() -> Join:
+def of_three_streams() -> Case:
     """A join with some epochs."""
-    return drawn(next(seed for seed in range(100) if len((one := drawn(seed)).names) == 3 and len(one.inputs[0].per_epoch) > 8))
+    return drawn(Features(streams=(3,), windows=("time",), types_of_many=("inner",), epochs=(15,)), 0)
 
 
 @pytest.fixture
