@@ -22,8 +22,8 @@ from streamjoin.api.key_spaces import KeySpace
 from streamjoin.cli.draw import draw as draw_picture
 from streamjoin.cli.draw import render_change
 from streamjoin.compilation import compile_job
+from streamjoin.controlplane.snapshots import StorageSnapshots
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.manifest import load

@@ -196,7 +196,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.A
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """See :data:`SMALL`."""
     if request.param == "in files":
-        monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+        monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
     elif request.param == "gathered":
         monkeypatch.setattr("streamjoin.io.sinks.FilesSink.gather_seconds", 1e9)
     return str(request.param)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import Crash, Input, driver_for
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.refusals import PlanRefused
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.job import Job
 from streamjoin.state.storage import ObjectStorage, Storage
 from test_replan import Unreliable, next_plan

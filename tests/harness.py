@@ -22,8 +22,8 @@ import yaml
 
 from memory_reader import MemoryReader, MemorySplit
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.deployment import make_sources
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.deployment import make_sources
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.io.base import Position, SourcePlan
 from streamjoin.job import Job

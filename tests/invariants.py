@@ -42,7 +42,7 @@ OF_AN_EPOCH = (
     ),
     Invariant(
         "Everything that a commit names is durable before the commit. Nobody reads a file that no commit names.",
-        ("epoch.joined:Joined.report", "epoch.writes:Writes.wait"),
+        ("dataplane.joined:Joined.report", "dataplane.writes:Writes.wait"),
         ("test_power:test_the_power_may_be_lost_at_any_call", "test_crashes:test_a_task_may_die_after_it_staged_its_runs"),
     ),
     Invariant(
@@ -56,28 +56,28 @@ OF_AN_EPOCH = (
     Invariant(
         "A task continues from the runs of the attempt that the last commit names, or reads its blocks back. So results do not depend on"
         " where or how often it runs.",
-        ("state.store:RunStore.get", "epoch.next_checkpoint:require_predecessor"),
+        ("state.store:RunStore.get", "controlplane.next_checkpoint:require_predecessor"),
         ("test_crashes:test_workers_may_lose_their_runs_at_any_epoch", "test_crashes:test_a_task_that_is_run_twice_counts_once"),
     ),
     Invariant(
         "An epoch may start before the previous one is committed. It is committed only if it continued from the runs that the previous one"
         " committed.",
-        ("epoch.next_checkpoint:require_predecessor",),
+        ("controlplane.next_checkpoint:require_predecessor",),
         ("test_crashes:test_an_epoch_that_was_begun_too_early_is_begun_again",),
     ),
     Invariant(
         "An accepted tuple never misses an accepted partner: the checks for late and for expired tuples use the same committed watermarks.",
-        ("epoch.planning:make_spec", "language.window:Window.expired_before"),
+        ("controlplane.planning:make_spec", "language.window:Window.expired_before"),
         ("test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",),
     ),
     Invariant(
         "All results that a commit staged become visible once, before the next commit.",
-        ("epoch.commits:Commits.publish",),
+        ("controlplane.commits:Commits.publish",),
         ("test_crashes:test_the_driver_may_die_at_any_step_of_any_epoch",),
     ),
     Invariant(
         "No file is removed that one of the last commits names, or that an epoch in flight may read.",
-        ("epoch.garbage:GarbageCollector.clean", "epoch.garbage:GarbageCollector.sweep"),
+        ("controlplane.garbage:GarbageCollector.clean", "controlplane.garbage:GarbageCollector.sweep"),
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
@@ -100,23 +100,23 @@ OF_A_PLAN = (
     Invariant(
         "A plan's scheme is a tiling: no two areas find the same pair, some area finds every pair that the predicate admits, and one area"
         " stores each tuple.",
-        ("scheme.tiling:Scheme.check", "epoch.refusals:require_fit"),
+        ("scheme.tiling:Scheme.check", "controlplane.refusals:require_fit"),
         ("test_scheme:test_every_plan_is_a_tiling_whatever_the_statistics",),
     ),
     Invariant(
         "An accepted plan waits, is being applied, or has ended: switched to, dropped or withdrawn with a reason, or replaced by a later"
         " one.",
-        ("epoch.replan:Replanner.validate",),
+        ("controlplane.replan:Replanner.validate",),
         ("test_replanner:test_whatever_happens_every_plan_that_was_accepted_is_accounted_for",),
     ),
     Invariant(
         "Generations ascend from the running plan to the one that is being applied and the one that waits.",
-        ("epoch.replan:Replanner.put", "epoch.replan:Replanner.validate"),
+        ("controlplane.replan:Replanner.put", "controlplane.replan:Replanner.validate"),
         ("test_replanner:test_only_a_plan_after_the_newest_is_accepted",),
     ),
     Invariant(
         "The commit of a plan's first epoch is the switch: before it the join runs under the old plan, after it under the new one.",
-        ("epoch.next_checkpoint:checkpoint_after",),
+        ("controlplane.next_checkpoint:checkpoint_after",),
         ("test_replan:test_any_sequence_of_plans_leaves_the_result_as_it_is",),
     ),
     Invariant(
@@ -126,18 +126,18 @@ OF_A_PLAN = (
     ),
     Invariant(
         "A number means the same worker as long as its driver lives. Only a worker that continues occurs in two plans.",
-        ("epoch.replan:Replanner.validate",),
+        ("controlplane.replan:Replanner.validate",),
         ("test_replanner:test_workers_that_go_on_keep_their_numbers_and_new_ones_get_numbers_that_nobody_had",),
     ),
     Invariant(
         "No worker is released before all its tuples are durable and the switch is committed.",
-        ("epoch.replan:Replanner.handle",),
+        ("controlplane.replan:Replanner.handle",),
         ("test_replanner:test_a_plan_waits_for_its_workers_prepares_them_and_is_switched_to",),
     ),
     Invariant(
         "A plan for which some workers do not come is cut for those that are there. It needs no other workers, and fills none more than the"
         " plan that runs does, or, where workers are lost, than it may.",
-        ("epoch.cutting:plan_for", "epoch.arrivals:Arrivals.cut_for"),
+        ("controlplane.cutting:plan_for", "controlplane.arrivals:Arrivals.cut_for"),
         (
             "test_arrivals:test_whatever_comes_goes_or_fails_the_join_is_never_cut_worse_and_ends_on_all_that_are_there",
             "test_arrivals:test_a_driver_may_die_at_each_step_while_workers_are_missing",
@@ -145,7 +145,7 @@ OF_A_PLAN = (
     ),
     Invariant(
         "Joins, their key spaces and their plan change in one commit.",
-        ("epoch.driver:Driver._change_joins",),
+        ("controlplane.driver:Driver._change_joins",),
         ("test_random_joins:test_joins_give_what_duckdb_finds_in_all_of_their_input",),
     ),
 )

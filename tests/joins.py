@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, oracle, output_of, run_all
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.state.storage import ObjectStorage
 

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from harness import SECOND, START
 from kafka_broker import KafkaBroker, NoBroker
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io import librdkafka
 from streamjoin.job import Job

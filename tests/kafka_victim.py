@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import Sender
 from streamjoin.io.kafka_sink import KafkaSink

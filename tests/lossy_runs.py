@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.completeness import Estimate
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage

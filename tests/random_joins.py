@@ -815,8 +815,8 @@ def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[
         counts.update(path_plan.distribution(1 + step) for path_plan in path_plans for step in range(len(path_plans) - 2))
         return path_plans
 
-    patch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
-    patch.setattr("streamjoin.epoch.flowing.choose", choose)
+    patch.setattr("streamjoin.controlplane.flowing.CHOOSE_SECONDS", 0.0)
+    patch.setattr("streamjoin.controlplane.flowing.choose", choose)
 
 
 def any_way(graph: JoinGraph, head: int, rng: random.Random) -> PathPlan:

@@ -12,9 +12,9 @@ from typing import Any
 
 import http_stub
 from operator_parts import Object, joined, streamjoin
+from streamjoin.controlplane.arrivals import PENDING_SECONDS, STABILIZATION_SECONDS
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
-from streamjoin.epoch.arrivals import PENDING_SECONDS, STABILIZATION_SECONDS
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
 from streamjoin_operator.derived import derive
@@ -217,7 +217,7 @@ class ScaledJoin:
 
 
 class ScarceJoin(ScaledJoin):
-    """The same in a cluster that has room for some workers only: it takes those that come, as ``epoch.replan`` does."""
+    """The same in a cluster that has room for some workers only: it takes those that come, as ``controlplane.replan`` does."""
 
     room = 64
     absence = "0/3 nodes are available: 3 Insufficient memory"

@@ -39,7 +39,7 @@ from bench.report import machine, table
 from harness import output_of, staged_of
 from soak import ALL, ENDS_DRIVER, Case, Expected, Journal, Kind, disk_of, job_of, letters_of, make_case
 from soak_files import write_input
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.log import read_latest

@@ -24,12 +24,12 @@ from soak_files import Coming, Files
 from spark_path import have_workers_find_tests
 from streamjoin.api.loop import Ended, Event, Loop, Retrying
 from streamjoin.api.runners import spark_runner
+from streamjoin.controlplane import planning
+from streamjoin.controlplane.deployment import make_sources
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.refusals import PlanRefused
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch import planning
-from streamjoin.epoch.deployment import make_sources
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.scheme.models import plan_for_tasks
 from worker_processes import executors

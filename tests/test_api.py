@@ -21,7 +21,7 @@ from harness import SECOND, START, Input, driver_for, make_batch, make_job, mani
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.job import StreamJob
 from streamjoin.runner.inline import InlineRunner

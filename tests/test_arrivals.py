@@ -17,11 +17,10 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
-from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.arrivals import HASTE, PENDING_SECONDS, STABILIZATION_SECONDS
-from streamjoin.epoch.cutting import least_workers, plan_for
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.events import (
+from streamjoin.controlplane.arrivals import HASTE, PENDING_SECONDS, STABILIZATION_SECONDS
+from streamjoin.controlplane.cutting import least_workers, plan_for
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.events import (
     Adopted,
     BetweenEpochs,
     Event,
@@ -34,9 +33,10 @@ from streamjoin.epoch.events import (
     RequestWorkers,
     WorkersReady,
 )
-from streamjoin.epoch.fates import Fate
+from streamjoin.controlplane.fates import Fate
+from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Replanner
+from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec

@@ -17,12 +17,12 @@ import yaml
 
 from harness import START, output_of, run_all
 from streamjoin.compilation import compile_job
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.planning import tuple_bytes, utilization
 from streamjoin.elastic.deployment import first_deployment
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, make_plan, overfull, prospects
 from streamjoin.elastic.settings import Settings
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.planning import tuple_bytes, utilization
 from streamjoin.job import Job
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
 from streamjoin.manifest.validate import load

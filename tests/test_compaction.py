@@ -15,10 +15,10 @@ import pytest
 from cases import ALL
 from harness import START, Input, Remote, driver_for, make_batch, make_job, oracle, output_of
 from s3 import S3Server
+from streamjoin.controlplane import compaction
+from streamjoin.controlplane.compaction import FAN_IN, next_rewrite
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch import compaction
-from streamjoin.epoch.compaction import FAN_IN, next_rewrite
-from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import Window, WindowKind
@@ -152,7 +152,7 @@ def test_a_join_without_end_stays_small_however_often_its_plan_changes(small: st
 
 
 def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+    monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
     monkeypatch.setattr(compaction, "FAN_IN", 2)
     for name in ("WHOLE_BYTES", "ROOT_BYTES", "CELL_BYTES"):
         monkeypatch.setattr(f"streamjoin.state.blocks.{name}", 20)
@@ -166,7 +166,7 @@ def test_a_rewrite_in_an_object_store_is_in_parts_and_what_cannot_be_read_is_tol
     while driver.checkpoint.plan.generation == before:
         step(driver)
     with monkeypatch.context() as broken:
-        broken.setattr("streamjoin.epoch.tiering.load_all", unreadable)
+        broken.setattr("streamjoin.dataplane.tiering.load_all", unreadable)
         step(driver)
         result = driver.step()
         assert result is not None

@@ -21,6 +21,7 @@ from lossy_runs import Case, draw, run
 from streamjoin.cli import main
 from streamjoin.cli.completeness import completeness_record, completeness_text, least, percent
 from streamjoin.cli.exits import Exit
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.completeness import (
     DAY,
     FINE_SECONDS,
@@ -33,7 +34,6 @@ from streamjoin.elastic.completeness import (
     Part,
 )
 from streamjoin.elastic.pairs import MOST_REMEMBERED, Entry, Tuples, inside, remembered
-from streamjoin.epoch.driver import Driver
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage

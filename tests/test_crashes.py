@@ -39,8 +39,8 @@ from harness import (
     staged_of,
 )
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.join import Part
+from streamjoin.controlplane.driver import Driver
+from streamjoin.dataplane.join import Part
 from streamjoin.epoch.ports import CheckpointMismatch, EpochFailed
 from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.io.base import Position, SourcePlan

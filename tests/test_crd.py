@@ -19,7 +19,7 @@ import yaml
 from apiserver import JSON_PATCH, MERGE, TABLE, ApiError, ApiServer, Client
 from documents import parsed
 from operator_cluster import install
-from streamjoin.epoch.fingerprint import fingerprint
+from streamjoin.controlplane.fingerprint import fingerprint
 from streamjoin.manifest import check, parse
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import crd

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from harness import SECOND, START, join_of, make_job
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.delays import BOUNDS, Counted, DelayMeter, Delays
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.arrivals import MOST, Arrivals, Stamps
 from streamjoin.io.base import UnavailableError

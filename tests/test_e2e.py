@@ -36,7 +36,7 @@ import cluster as tool
 import kubernetes_programs
 from node import SMALL, Node
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.snapshots import StorageSnapshots
+from streamjoin.controlplane.snapshots import StorageSnapshots
 from streamjoin.io.factory import make_source
 from streamjoin.job import StreamJob
 from streamjoin.manifest import load

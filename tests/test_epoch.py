@@ -18,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, MemoryReader, MemorySource, MemorySplit, driver_for, make_batch, make_job, output_of, run_all
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.planning import Head, plan_inputs
+from streamjoin.controlplane import deployment
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.planning import Head, plan_inputs
+from streamjoin.dataplane.route import route
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, draws_of, numbers_of, units_of
 from streamjoin.io.base import Position, Records, SourceError, SourcePlan, UnavailableError
 from streamjoin.io.several import Sinks
@@ -252,8 +253,8 @@ def test_a_restart_with_another_model_plans_for_what_is_held_from_a_few_blocks(t
     first.stop()
 
     read: list[Block] = []
-    monkeypatch.setattr("streamjoin.epoch.deployment.SAMPLE_BLOCKS", 4)
-    monkeypatch.setattr("streamjoin.epoch.deployment.load_all", lambda storage, chosen: read.extend(chosen) or load_all(storage, chosen))
+    monkeypatch.setattr(deployment, "SAMPLE_BLOCKS", 4)
+    monkeypatch.setattr(deployment, "load_all", lambda storage, chosen: read.extend(chosen) or load_all(storage, chosen))
     again = driver_for(replace(quiet, model="hash"), inputs, state, InlineRunner())
     again.start()
     assert len(read) <= 8 < len(blocks)

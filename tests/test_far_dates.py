@@ -18,7 +18,7 @@ from harness import Crash
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig

@@ -18,7 +18,7 @@ import pytest
 
 from cases import how_many
 from harness import SECOND, START, make_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 

@@ -25,7 +25,7 @@ from joins import BAND, band_inputs
 from streamjoin.bearer import TokenFile
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.pool import Pool

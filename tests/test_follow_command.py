@@ -25,7 +25,7 @@ from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.following import Event, parsed
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.continuous import Continuous
 from streamjoin.query.errors import QueryError

@@ -12,7 +12,7 @@ import pytest
 
 from harness import SECOND, START, make_batch, make_job
 from poison_reader import PoisonSource
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import Position, SourcePlan
 from streamjoin.runner.inline import InlineRunner

@@ -16,12 +16,12 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.compilation import compile_job
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.planning import MOST_BLOCKS, is_full
+from streamjoin.controlplane.refusals import PlanRefused
+from streamjoin.dataplane.handshake import Link
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.handshake import Link
-from streamjoin.epoch.planning import MOST_BLOCKS, is_full
 from streamjoin.epoch.ports import CheckpointMismatch
-from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest import ManifestError, load

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.fingerprint import fingerprint
+from streamjoin.controlplane.fingerprint import fingerprint
 from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.sides import LEFT, RIGHT

@@ -33,7 +33,7 @@ from ports import free_ports
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError

@@ -15,7 +15,7 @@ from cases import how_many
 from harness import SECOND, START, Crash
 from kafka_broker import KafkaBroker
 from kafka_join import Joined, finish_despite_failures
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from test_kafka_blocked import transactional
 from waiting import PATIENCE_SECONDS, wait_for
 

@@ -15,9 +15,9 @@ import pytest
 
 from harness import START, Input, MemorySource, make_batch, make_job, output_of, run_all
 from joins import CASES, check_case
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Position, Records, SourcePlan, Split
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
@@ -171,8 +171,8 @@ def test_a_record_that_is_too_large_is_a_dead_letter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_cut_for_its_size_joins_alike(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of a split, and runs of an area, of a few tuples each."""
-    monkeypatch.setattr("streamjoin.epoch.route.PORTION_BYTES", 400)
-    monkeypatch.setattr("streamjoin.epoch.join.CHUNK_BYTES", 600)
+    monkeypatch.setattr("streamjoin.dataplane.route.PORTION_BYTES", 400)
+    monkeypatch.setattr("streamjoin.dataplane.join.CHUNK_BYTES", 600)
     check_case(case, InlineRunner(), tmp_path, 3)
 
 

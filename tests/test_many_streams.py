@@ -30,7 +30,7 @@ from random_joins import (
     written,
 )
 from streamjoin.compilation import compile_job, with_checkpoint
-from streamjoin.epoch.fingerprint import fingerprint, join_changes
+from streamjoin.controlplane.fingerprint import fingerprint, join_changes
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.manifest.validate import load
 from streamjoin.runner.inline import InlineRunner

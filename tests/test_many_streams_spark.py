@@ -23,10 +23,10 @@ from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
 from harness import driver_for, make_job
 from random_joins import SHAPES, Case, Features, check_output, drawn, take_any_way
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks

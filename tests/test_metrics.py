@@ -28,10 +28,10 @@ from prometheus_server import PROMTOOL, needs_promtool
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.run import Options
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode, Settings
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.io.base import Blocked, Traffic
@@ -247,7 +247,7 @@ def test_a_single_join_has_all_that_its_checkpoint_counted_before_it_counted_by_
 
 def test_bytes_are_those_of_the_files(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks that were ever written are still there: none is obsolete for long enough."""
-    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+    monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
     run.watched.start()
     run.steps(3)
     seen = run.scrape()
@@ -429,7 +429,7 @@ def test_epochs_are_counted_by_step(run: Run) -> None:
 
 
 def test_failures_and_retries_are_counted_and_nothing_that_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+    monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
     failing: list[str] = []
 
     def chooser(name: str, path: str) -> str | None:
@@ -606,7 +606,7 @@ def test_storage_requests_that_were_repeated_are_counted_whatever_became_of_thei
         nonlocal repeated
         repeated += times
 
-    for module in ("state.storage", "epoch.driver", "epoch.joined", "epoch.route", "serve.metrics"):
+    for module in ("state.storage", "controlplane.driver", "dataplane.joined", "dataplane.route", "serve.metrics"):
         monkeypatch.setattr(f"streamjoin.{module}.retries", lambda: repeated)
     run = Run(tmp_path)
     at = {"claim": lambda: repeat(2), "plan": lambda: repeat(3)}

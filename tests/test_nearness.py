@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.epoch.window_filter import window_filter
+from streamjoin.dataplane.window_filter import window_filter
 from streamjoin.kernel.joiner import Pairs
 from streamjoin.kernel.run import AUX, KEY, TIME, UNIT, Run
 from streamjoin.language.window import Window, WindowKind

@@ -41,10 +41,10 @@ from harness import (
     staged_of,
 )
 from s3 import Request, S3Server
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.replan import PlanPhase
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.replan import PlanPhase
 from streamjoin.io.base import Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.files import FilesSource
@@ -748,7 +748,7 @@ def test_results_of_many_small_epochs_are_gathered(s3: S3Server) -> None:
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_plan_is_prepared_by_fetching_blocks_while_the_old_one_runs(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.epoch.replan.SMALL_BYTES", 0)
+    monkeypatch.setattr("streamjoin.controlplane.replan.SMALL_BYTES", 0)
     inputs = make_inputs(epochs=14)
     root = s3.bucket()
     job = replace(job_at(root), max_workers=5)

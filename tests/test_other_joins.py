@@ -16,7 +16,7 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, join_of, late_of, make_batch, make_job, output_of
 from joins import BAND, band_inputs
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner

@@ -25,9 +25,9 @@ from cases import how_many
 from harness import SECOND, START, Input, driver_for, make_job, output_of, run_all
 from joins import band_expected, band_options, make_inputs
 from s3 import S3Server
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import SinkError
 from streamjoin.io.outbox import data_of
@@ -279,7 +279,7 @@ def test_state_that_a_disk_has_changed_ends_the_join_and_restored_it_goes_on(tmp
     job = make_job(tmp_path, **band_options())
     storage = ObjectStorage(job.checkpoint)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)  # every block is a file
+        patch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)  # every block is a file
         driver = driver_for(job, inputs, storage, InlineRunner())
         driver.start()
         for _ in range(3):
@@ -416,7 +416,7 @@ def test_a_running_join_fetches_little_more_than_it_moves(
     ahead: bool, s3: S3Server, fetched: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if ahead:
-        monkeypatch.setattr("streamjoin.epoch.replan.SMALL_BYTES", 0)
+        monkeypatch.setattr("streamjoin.controlplane.replan.SMALL_BYTES", 0)
     root, rows, epochs = s3.bucket(), 100_000, 10
     rng = np.random.default_rng(11)
 

@@ -22,10 +22,11 @@ from cases import some
 from harness import START, Input, MemorySnapshots, make_batch, make_job, oracle, output_of
 from poison_reader import FAULTS, FILLS, KILLS, RAISES, SPINS, WAITS, PoisonSource
 from streamjoin.api.loop import Ended, Loop, Reason, Retrying
-from streamjoin.epoch import caution, route
-from streamjoin.epoch.apart import Bounds, _Nursery, read_apart
-from streamjoin.epoch.caution import Caution
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane import caution
+from streamjoin.controlplane.caution import Caution
+from streamjoin.controlplane.driver import Driver
+from streamjoin.dataplane import route
+from streamjoin.dataplane.apart import Bounds, _Nursery, read_apart
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Records, SourceError

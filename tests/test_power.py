@@ -18,8 +18,8 @@ import pytest
 from cases import ALL
 from disk import Disk, End, Keeps
 from harness import SECOND, START, Crash, Input, driver_for, make_batch
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.snapshots import StorageSnapshots
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.snapshots import StorageSnapshots
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import AlreadyExists, ObjectStorage, StorageError

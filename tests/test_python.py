@@ -23,8 +23,8 @@ from click.testing import CliRunner
 
 import streamjoin
 from streamjoin.cli import main
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.garbage import GarbageCollector
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.garbage import GarbageCollector
 from streamjoin.state.log import read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
 from waiting import PATIENCE_SECONDS

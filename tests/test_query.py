@@ -25,7 +25,7 @@ import pytest
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, make_job, micros
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
@@ -310,7 +310,7 @@ def run_case(seed: int, root: Path, counts: Counter[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         storage = rng.choice([ObjectStorage, Far])
         if storage is Far:
-            patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", rng.choice([0, 2 << 20]))
+            patch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", rng.choice([0, 2 << 20]))
             for size in ("WHOLE_BYTES", "ROOT_BYTES", "CELL_BYTES"):
                 patch.setattr(f"streamjoin.state.blocks.{size}", 64)
         inputs = inputs_of(rng, kind, epochs=rng.randint(4, 12))
@@ -345,8 +345,8 @@ def test_answers_given_while_the_join_runs_are_those_of_the_epochs_that_they_nam
                 answers.append((text, answer.epoch, found))
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as threads:
-        patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
-        patch.setattr("streamjoin.epoch.garbage.AT_ONCE", 1)
+        patch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
+        patch.setattr("streamjoin.controlplane.garbage.AT_ONCE", 1)
         driver.start()
         driver.step(final=True)
         asker.history.note(driver)

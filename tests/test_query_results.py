@@ -31,7 +31,7 @@ from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, 
 from joins import BAND, band_inputs
 from random_joins import KINDS
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.query.catalog import Catalog

@@ -19,7 +19,7 @@ from cases import some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Far, Input, driver_for, make_batch, make_job, micros
 from random_joins import Features, Oracle, Stream, drawn, job_of
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.job import Job
 from streamjoin.query.catalog import Catalog
 from streamjoin.query.errors import QueryError, Why
@@ -214,8 +214,8 @@ class Behind(Far):
 @pytest.mark.parametrize(("times", "is_answered"), [(1, True), (2, True), (3, False)])
 def test_a_query_whose_blocks_go_meanwhile_begins_again_on_the_newer_commit(tmp_path: Path, times: int, is_answered: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
-        patch.setattr("streamjoin.epoch.garbage.AT_ONCE", 1)
+        patch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
+        patch.setattr("streamjoin.controlplane.garbage.AT_ONCE", 1)
         patch.setattr("streamjoin.query.execution.ATTEMPTS", 3)
         join = Asked(tmp_path, epochs=200, rows=5).run(2)
         join.storage = Behind(str(tmp_path / "state"), join.driver, times)

@@ -21,8 +21,8 @@ from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Far, driver_for, run_all
 from random_joins import BOUNDING, SHAPES, Case, Features, Span, check_output, drawn, job_of, take_any_way
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.language.composite_key import MOST_KEY_SPACES
 from streamjoin.language.sides import LEFT, RIGHT
@@ -91,10 +91,10 @@ def run_case(features: Features, seed: int, root: Path, counts: Counter[str]) ->
         if rng.random() < 0.6:
             take_any_way(patch, rng, counts)
         if rng.random() < 0.5:
-            patch.setattr("streamjoin.epoch.delta_join.SENT_BYTES", 500)
+            patch.setattr("streamjoin.dataplane.delta_join.SENT_BYTES", 500)
         storage = rng.choice([ObjectStorage, ObjectStorage, Far])
         if storage is Far:
-            patch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+            patch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
         try:
             run(case, root, rng, storage, f"STREAMJOIN_SEED={seed}: {case}", counts)
         except (ManifestError, CheckpointMismatch) as error:

@@ -98,8 +98,8 @@ def by_turns(monkeypatch: pytest.MonkeyPatch) -> list[PathPlans]:
         chosen.append(tuple(PathPlan(next(graph.orders(head)), False, distributions) for head in heads))
         return chosen[-1]
 
-    monkeypatch.setattr("streamjoin.epoch.flowing.CHOOSE_SECONDS", 0.0)
-    monkeypatch.setattr("streamjoin.epoch.flowing.choose", choose)
+    monkeypatch.setattr("streamjoin.controlplane.flowing.CHOOSE_SECONDS", 0.0)
+    monkeypatch.setattr("streamjoin.controlplane.flowing.choose", choose)
     return chosen
 
 

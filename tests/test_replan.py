@@ -23,12 +23,12 @@ import pytest
 
 from cases import how_many
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.refusals import PlanRefused
 from streamjoin.elastic.mapping import assign, chain_keep, greedy, overlaps, relabelled
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.refusals import PlanRefused
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.language.sides import SIDES
@@ -228,7 +228,7 @@ def run_case(root: Path, seed: int, faults: bool) -> dict[str, int]:
 def test_any_sequence_of_plans_leaves_the_result_as_it_is(faults: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total: Counter[str] = Counter()
     for case in range(CASES):
-        monkeypatch.setattr("streamjoin.epoch.compaction.FAN_IN", 2 + 6 * (case % 2))
+        monkeypatch.setattr("streamjoin.controlplane.compaction.FAN_IN", 2 + 6 * (case % 2))
         total.update(run_case(tmp_path / str(case), SEED * 1_000_000 + case, faults))
     assert total["switches"] > CASES
     if faults:

@@ -12,11 +12,11 @@ import pytest
 
 from harness import SECOND, driver_for, make_job, oracle, output_of
 from joins import make_inputs
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.replan import PlanPhase
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult
-from streamjoin.epoch.replan import PlanPhase
 from streamjoin.runner.spark import SparkRunner
 from streamjoin.scheme.models import plan_for_tasks
 from streamjoin.state.storage import ObjectStorage

@@ -19,10 +19,9 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of
-from streamjoin.elastic.plan import Plan
-from streamjoin.epoch import fates as fates_of_plans
-from streamjoin.epoch.driver import Driver
-from streamjoin.epoch.events import (
+from streamjoin.controlplane import fates as fates_of_plans
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.events import (
     Adopted,
     BetweenEpochs,
     BlocksFetched,
@@ -36,10 +35,9 @@ from streamjoin.epoch.events import (
     StartWorkers,
     WorkersReady,
 )
-from streamjoin.epoch.fates import Ended, Fate
-from streamjoin.epoch.ports import EpochFailed
-from streamjoin.epoch.refusals import PlanOutdated, PlanRefused
-from streamjoin.epoch.replan import (
+from streamjoin.controlplane.fates import Ended, Fate
+from streamjoin.controlplane.refusals import PlanOutdated, PlanRefused
+from streamjoin.controlplane.replan import (
     FETCH_SECONDS,
     MOST_DEATHS,
     SMALL_BYTES,
@@ -47,6 +45,8 @@ from streamjoin.epoch.replan import (
     PlanStatus,
     Replanner,
 )
+from streamjoin.elastic.plan import Plan
+from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import plan_for_tasks

@@ -24,7 +24,7 @@ from kafka_broker import KafkaBroker
 from kafka_join import Joined, produce
 from streamjoin.cli import main
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.io import replays
 from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.files_reader import FileRange, FilesSplit

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from streamjoin.controlplane.flowing import rounds_in
 from streamjoin.elastic.rounds import BYTES_PER_SECOND, PAIR_SECONDS, ROUND_SECONDS, Exchange, Pace, Round
-from streamjoin.epoch.flowing import rounds_in
 from streamjoin.epoch.reports import RoundWork, TaskReport
 
 

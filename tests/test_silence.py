@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, MemorySource, driver_for, make_batch, make_job, output_of
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.watermark import heard_after, held_back, without_silent
 from streamjoin.epoch.ports import Held
-from streamjoin.epoch.watermark import heard_after, held_back, without_silent
 from streamjoin.io.base import Blocked, SourcePlan
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner

@@ -28,7 +28,7 @@ from click.testing import CliRunner
 from cable import Cable
 from harness import driver_for
 from streamjoin.cli import main
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
 from streamjoin.results import publisher, reader
@@ -406,7 +406,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores are asked again soon, and an epoch does not wait long for room."""
     monkeypatch.setattr(publisher, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(publisher, "MOST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("streamjoin.epoch.timelines.ROOM_SECONDS", 0.2)
+    monkeypatch.setattr("streamjoin.controlplane.timelines.ROOM_SECONDS", 0.2)
 
 
 def with_buffer(job: Job, nbytes: int) -> Job:

@@ -17,7 +17,7 @@ import pytest
 from faulty_runs import elastic, run_with_faults
 from harness import SECOND, START, Crash, FaultyStorage, Input, driver_for, join_of, make_batch, make_job, oracle, output_of, run_all
 from s3 import S3Server
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
 from streamjoin.results import archive, reader
@@ -185,7 +185,7 @@ def test_drivers_that_die_again_and_again_lose_and_repeat_no_result(tmp_path: Pa
     rng = random.Random(seed)
     monkeypatch.setattr(archive, "FAN_IN", 2)
     monkeypatch.setattr("streamjoin.snapshots.timeline.FAN_IN", rng.choice([2, 16]))
-    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", rng.choice([0, 2 << 20]))
+    monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", rng.choice([0, 2 << 20]))
     monkeypatch.setattr(archive, "FILE_BYTES", rng.choice([200, 32 << 20]))
     monkeypatch.setattr(archive, "MERGED_BYTES", rng.choice([1500, 128 << 20]))
     monkeypatch.setattr("streamjoin.results.parts.SORTED_BYTES", rng.choice([300, 128 << 20]))
@@ -596,7 +596,7 @@ def test_a_damaged_part_of_a_snapshot_is_named_and_stops_neither_the_join_nor_ot
     inputs = make_inputs()
     job, clock, storage = job_with(tmp_path, {"every": "1h"}), Clock(), ObjectStorage(str(tmp_path / "state"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+        patched.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
         patched.setattr("streamjoin.snapshots.timeline.FAN_IN", 2)
         driver = driver_for(job, inputs, storage, InlineRunner(), clock=clock)
         driver.start()

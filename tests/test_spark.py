@@ -99,7 +99,7 @@ class FailsInTasks:
 
 
 def test_an_epoch_in_which_a_block_write_fails_is_done_again(runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.epoch.planning.SMALL_BYTES", 0)
+    monkeypatch.setattr("streamjoin.controlplane.planning.SMALL_BYTES", 0)
     inputs = band_inputs()
     storage = FailsInTasks(str(tmp_path / "state"), str(tmp_path / "marker"))
     driver = driver_for(make_job(tmp_path, **band_options()), inputs, storage, runner)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from harness import make_job
-from streamjoin.epoch.delta_join import ROW_BITS, RUN_BITS, first_reference
-from streamjoin.epoch.stages import JoinShape, Stage
+from streamjoin.dataplane.delta_join import ROW_BITS, RUN_BITS, first_reference
+from streamjoin.dataplane.stages import JoinShape, Stage
 from streamjoin.kernel.run import KEY
 from streamjoin.manifest.model import Workers
 

@@ -20,7 +20,7 @@ from joins import band_expected, band_options, make_inputs, steps
 from streamjoin.api.loop import STALLS, Ended, Loop, Reason
 from streamjoin.cli.exits import Exit
 from streamjoin.cli.watchdog import BEATS, Watchdog
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.progress import LEAST_SECONDS, TIMES_USUAL, Activity, ProgressMonitor
 from streamjoin.runner import roster

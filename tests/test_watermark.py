@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamjoin.epoch.event_times import disorder
+from streamjoin.controlplane.watermark import advance, watermark_for
+from streamjoin.dataplane.event_times import disorder
 from streamjoin.epoch.reports import RouteReport
-from streamjoin.epoch.watermark import advance, watermark_for
 from streamjoin.state.checkpoint import Checkpoint, InputState, Newest
 
 

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.manifest import load
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.state.storage import ObjectStorage

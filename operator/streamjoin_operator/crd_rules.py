@@ -71,7 +71,7 @@ def _same_sources(*, optional: bool) -> Iterator[str]:
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
-    """What may not change under an existing checkpoint (``epoch.fingerprint``), for lists of streams or joins, by name."""
+    """What may not change under an existing checkpoint (``controlplane.fingerprint``), for lists of streams or joins, by name."""
     kept = " && ".join(
         f"has(self.checkpoint.{name}) == has(oldSelf.checkpoint.{name})"
         f" && (!has(self.checkpoint.{name}) || self.checkpoint.{name} == oldSelf.checkpoint.{name})"

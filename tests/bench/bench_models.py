@@ -33,7 +33,7 @@ from bench.engine import full, job_of, join, silent, spark_runner, timed
 from bench.report import counts, machine, millions, options, table
 from bench.workloads import FULL_AFTER, WINDOW, WORKLOADS
 from harness import SECOND, START
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.job import Job

@@ -32,9 +32,9 @@ from bench.engine import job_of, silent, spark_runner
 from bench.forgetful import Durable
 from bench.report import LEFT, QUIET, STYLE, counts, machine, options, table
 from bench.workloads import FULL_AFTER, WORKLOADS
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.replan import Switched
 from streamjoin.epoch.ports import Runner
-from streamjoin.epoch.replan import Switched
 from streamjoin.serve.wishes import plan_for_workers
 
 TOGETHER = 4

@@ -37,7 +37,7 @@ from bench.processes import DRIVER, DRIVER_JVM, EXECUTORS, KINDS, WORKERS, Memor
 from bench.report import GOOD, LEFT, QUIET, RIGHT, STYLE, machine, millions, options, table
 from bench.workloads import BAND, FULL_AFTER, WINDOW
 from harness import make_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.runner.spark import SparkRunner

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.engine import PLENTY, spark_runner
 from bench.report import counts, machine, options, table
 from harness import SECOND, START, Input, driver_for, make_job
+from streamjoin.controlplane import flowing
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans, how_text, rounds_of
 from streamjoin.elastic.rounds import Exchange
-from streamjoin.epoch import flowing
 from streamjoin.epoch.ports import Runner
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage

@@ -18,7 +18,7 @@ from bench.forgetful import Durable, Forgetful
 from bench.workloads import FULL_AFTER, WINDOW, Workload, timed_epochs
 from harness import make_job
 from spark_path import have_workers_find_tests
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.runner.collecting import collecting_seldom

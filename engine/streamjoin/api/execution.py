@@ -13,8 +13,8 @@ from pathlib import Path
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.api.loop import Entering, Loop, Notice
 from streamjoin.api.runners import MakeRunner, Tell
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.driver import Driver
 from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.serve.autoscaler import Autoscaler

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamjoin.api.failure import Failure, failure_of
+from streamjoin.controlplane.next_checkpoint import REFUSED
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.next_checkpoint import REFUSED
 from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.deadletter import kind_of
 from streamjoin.serve.observer import Observer, Steps
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before a failed epoch is tried again: once for each."""
@@ -54,7 +54,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Entering:
-    """The driver begins a step of an epoch (see ``epoch.driver``), by the wall clock."""
+    """The driver begins a step of an epoch (see ``controlplane.driver``), by the wall clock."""
 
     step: str
     at: float

@@ -117,8 +117,8 @@ def _out_of_order(stream: StreamJob, source: Source, plan: SourcePlan) -> str:
     """What is to be said of the event times of the first records; empty: nothing."""
     import pyarrow as pa
 
-    from streamjoin.epoch.event_times import disorder, event_times_of
-    from streamjoin.epoch.watermark import watermark_for
+    from streamjoin.controlplane.watermark import watermark_for
+    from streamjoin.dataplane.event_times import disorder, event_times_of
     from streamjoin.io.base import Keeping
 
     times, records, apart = event_times_of(stream), 0, 0.0

@@ -10,11 +10,11 @@ import click
 
 from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.validate import job_at
+from streamjoin.controlplane.deployment import as_it_lies
+from streamjoin.controlplane.flowing import flowing_of
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.path_plans import told
-from streamjoin.epoch.deployment import as_it_lies
-from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.serve.decisions import LedgerError, load_ledger

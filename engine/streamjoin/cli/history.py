@@ -10,8 +10,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from streamjoin.cli.delays import RecentDelays, worst_p99
+from streamjoin.controlplane.replan import PlanStatus, Switched
 from streamjoin.epoch.ports import EpochResult, JoinWork
-from streamjoin.epoch.replan import PlanStatus, Switched
 
 MOST_SAMPLES = 2048
 MOST_SWITCHES = 1000

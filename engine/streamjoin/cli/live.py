@@ -16,12 +16,12 @@ from streamjoin.cli.record import epoch_seconds, fullness, rounded
 from streamjoin.cli.scheme_shapes import shapes
 from streamjoin.cli.state import RunState
 from streamjoin.cli.subject import Subject, window_text
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.ledger import Record
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import overfull
 from streamjoin.epoch.ports import TaskWork
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest.model import TAUS

@@ -28,7 +28,7 @@ from streamjoin.endpoint import endpoint
 
 if TYPE_CHECKING:
     from streamjoin.cli.run import Options
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
     from streamjoin.job import Job
     from streamjoin.runner.security import Security, Tls
     from streamjoin.runner.spark import SparkSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from streamjoin.cli import wording
+from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Switched
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.settings import Mode
-from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
 
 
 def plan_text(plan: PlanStatus) -> str:

@@ -16,8 +16,8 @@ from streamjoin.api.loop import WARNING, Asked, Done, Ended, Entering, Event, No
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.cli.subject import Subject
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.decision import Decision
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.io.deadletter import kind_of
 
 LONG_SECONDS = 2.0

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
-from streamjoin.epoch.watermark import watermark_for
+from streamjoin.controlplane.watermark import watermark_for
 from streamjoin.job import Job, SinkModel, sink_identity
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.quantity import Duration
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 MOST_REASON = 300
 """Characters of why a record is rejected."""

@@ -51,7 +51,7 @@ class Activity:
 
     epoch: int
     step: str
-    """The step, as the driver names it (``epoch.driver``)."""
+    """The step, as the driver names it (``controlplane.driver``)."""
     seconds: float
     """The seconds since anything of it moved."""
     deadline_seconds: float

@@ -200,7 +200,7 @@ class TaskReport:
     rounds: list[RoundWork] = field(default_factory=list)
     """With three and more streams: the rounds of the exchange after the first."""
     marks: list[Block] = field(default_factory=list)
-    """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``epoch.matches``)."""
+    """Which of the tuples that the task stores have matched for the first time, of the tracked sides (``dataplane.matches``)."""
     chunks: list[ChunkHeld] = field(default_factory=list)
     """In a chain: everything that the worker holds, oldest first."""
     messages: dict[str, int] = field(default_factory=dict)

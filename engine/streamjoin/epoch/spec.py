@@ -178,7 +178,7 @@ class EpochSpec:
     counts_groups: bool = False
     """Whether tasks count results by random groups of tuples, for how sure the estimate of what is lost is."""
     apart: bool = False
-    """Splits are read in processes of their own (``epoch.apart``)."""
+    """Splits are read in processes of their own (``dataplane.apart``)."""
     rejects: str = ""
     """Why all records of the epoch are dead letters; empty: they are none."""
     deadline_seconds: float = LEAST_SECONDS

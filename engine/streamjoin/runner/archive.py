@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from streamjoin.compilation import compile_job
-from streamjoin.epoch.driver import Driver
+from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, Runner
 from streamjoin.manifest import load
 from streamjoin.native.build import import_all

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streamjoin.epoch.apart import die_with_parent
+from streamjoin.dataplane.apart import die_with_parent
 from streamjoin.kernel import run
 from streamjoin.runner.collecting import collect_seldom
 from streamjoin.runner.worker import Settings, serve

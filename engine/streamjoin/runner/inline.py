@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from streamjoin.epoch.handshake import Link, converse, is_handshake
-from streamjoin.epoch.join import Part, TaskPart, rounds_among_tasks
+from streamjoin.dataplane.handshake import Link, converse, is_handshake
+from streamjoin.dataplane.join import Part, TaskPart, rounds_among_tasks
+from streamjoin.dataplane.route import route
 from streamjoin.epoch.ports import EpochFailed, too_large_of
 from streamjoin.epoch.reports import TaskReport
-from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import EpochSpec, Piece
 from streamjoin.io.base import SourceError
 from streamjoin.io.telling import told

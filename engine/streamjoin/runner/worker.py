@@ -26,12 +26,12 @@ from itertools import chain
 
 import pyarrow as pa
 
+from streamjoin.dataplane.handshake import Link, is_handshake, neighbours_of
+from streamjoin.dataplane.join import Part, rounds_among_tasks
+from streamjoin.dataplane.joined import Joined, reports_of
+from streamjoin.dataplane.route import route
 from streamjoin.endpoint import parts_of
-from streamjoin.epoch.handshake import Link, is_handshake, neighbours_of
-from streamjoin.epoch.join import Part, rounds_among_tasks
-from streamjoin.epoch.joined import Joined, reports_of
 from streamjoin.epoch.ports import too_large_of
-from streamjoin.epoch.route import route
 from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
 from streamjoin.io.telling import told

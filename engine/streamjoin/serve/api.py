@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.bearer import Token
+from streamjoin.controlplane.refusals import PlanOutdated, PlanRefused, require_fit
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
-from streamjoin.epoch.refusals import PlanOutdated, PlanRefused, require_fit
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
@@ -46,7 +46,7 @@ from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers, same_cut
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 MOST_BODY_BYTES = 1 << 20
 METHODS: dict[str, tuple[str, ...]] = {

@@ -15,6 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from streamjoin.controlplane.fates import Fate
+from streamjoin.controlplane.planning import utilization
+from streamjoin.controlplane.refusals import PlanRefused
+from streamjoin.controlplane.replan import PlanPhase, PlanStatus
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.events import Paused, Unpaused
 from streamjoin.elastic.ledger import Ledger, Realised
@@ -23,11 +27,7 @@ from streamjoin.elastic.planner import overfull
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
 from streamjoin.elastic.shell import Progress, Shell
-from streamjoin.epoch.fates import Fate
-from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult
-from streamjoin.epoch.refusals import PlanRefused
-from streamjoin.epoch.replan import PlanPhase, PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.retention import window_seconds
@@ -38,7 +38,7 @@ from streamjoin.serve.wishes import plan_for_workers, running_plan
 from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 RATE_EPOCHS = 10
 """Over how many epochs the rates of a sample are taken, and what was shed: what is held now came with them, not with the last one alone."""

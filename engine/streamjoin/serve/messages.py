@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.plan import Plan, PlanError
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.manifest.problem import shown
 from streamjoin.manifest.text import field_name
 from streamjoin.query.continuous import Continuous
@@ -120,7 +120,7 @@ class Following(Message):
 
 
 class SwitchedTo(Message):
-    """What the last switch took (:class:`streamjoin.epoch.replan.Switched`)."""
+    """What the last switch took (:class:`streamjoin.controlplane.replan.Switched`)."""
 
     generation: int
     epoch: int
@@ -133,7 +133,7 @@ class SwitchedTo(Message):
 
 
 class EndedPlan(Message):
-    """A plan that was put and accepted, and what became of it (:class:`streamjoin.epoch.replan.Ended`)."""
+    """A plan that was put and accepted, and what became of it (:class:`streamjoin.controlplane.replan.Ended`)."""
 
     generation: int
     fate: Literal["Switched", "Dropped", "Replaced", "Withdrawn"]
@@ -141,7 +141,7 @@ class EndedPlan(Message):
 
 
 class PlanAnswer(Message):
-    """``GET /v1/plan``, and what a plan that was put is answered with (:class:`streamjoin.epoch.replan.PlanStatus`)."""
+    """``GET /v1/plan``, and what a plan that was put is answered with (:class:`streamjoin.controlplane.replan.PlanStatus`)."""
 
     generation: int
     workers: int

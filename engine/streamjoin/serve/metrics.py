@@ -24,18 +24,18 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from streamjoin import __version__
+from streamjoin.controlplane.next_checkpoint import stored
+from streamjoin.controlplane.planning import utilization
+from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Switched
+from streamjoin.controlplane.timelines import SnapshotsState
+from streamjoin.controlplane.watermark import held_back
 from streamjoin.elastic.completeness import SPANS, Losses
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.decision import Kind as Action
 from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.delays import BOUNDS, Counted
-from streamjoin.epoch.next_checkpoint import stored
-from streamjoin.epoch.planning import utilization
 from streamjoin.epoch.ports import EpochResult, Held
 from streamjoin.epoch.progress import ProgressMonitor
-from streamjoin.epoch.replan import PlanPhase, PlanStatus, Switched
-from streamjoin.epoch.timelines import SnapshotsState
-from streamjoin.epoch.watermark import held_back
 from streamjoin.io.base import Traffic
 from streamjoin.io.telling import told
 from streamjoin.job import Job
@@ -49,7 +49,7 @@ from streamjoin.serve.query_metrics import QueryMetrics
 from streamjoin.state.storage import retries
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 STEPS = ("plan", "tasks", "commit", "publish", "clean")
 DECISIONS = (

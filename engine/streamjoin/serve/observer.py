@@ -10,7 +10,7 @@ from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.ports import EpochResult
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 
 class Observer:

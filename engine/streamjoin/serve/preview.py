@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, overfull
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics, loads

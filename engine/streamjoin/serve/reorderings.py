@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from streamjoin.controlplane.flowing import flowing_of
 from streamjoin.elastic.decision import Decision
 from streamjoin.elastic.path_plans import PathPlans
 from streamjoin.elastic.reordering import reordered
-from streamjoin.epoch.flowing import flowing_of
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.serve.observer import Observer
 
 if TYPE_CHECKING:
-    from streamjoin.epoch.driver import Driver
+    from streamjoin.controlplane.driver import Driver
 
 MOST_RECENT = 10
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned
-from streamjoin.epoch.replan import PlanStatus
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.scheme.statistics import Statistics

@@ -33,7 +33,7 @@ class Newest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """How far the streams were read, and their time has come (``epoch.planning``, ``epoch.watermark``). By stream."""
+    """How far the streams were read, and their time has come (``controlplane.planning``, ``controlplane.watermark``). By stream."""
 
     positions: tuple[dict[str, Any] | None, ...] = (None, None)
     """What each source has been read up to, in the source's own terms."""
@@ -59,7 +59,7 @@ class InputState:
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """How the join runs (``epoch.deployment``, ``epoch.flowing``)."""
+    """How the join runs (``controlplane.deployment``, ``controlplane.flowing``)."""
 
     main: str | None = None
     """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
@@ -78,13 +78,13 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """What workers hold (``epoch.next_checkpoint``)."""
+    """What workers hold (``controlplane.next_checkpoint``)."""
 
     expired: tuple[int | None, ...] = (None, None)
     """``_time`` below which this epoch has let held tuples go, by place."""
     blocks: tuple[Block, ...] = ()
     marks: tuple[Block, ...] = ()
-    """Which of the tuples in them have matched (``epoch.matches``)."""
+    """Which of the tuples in them have matched (``dataplane.matches``)."""
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Tuples that each task holds by place, replicas included."""
     held_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ BLOCKS = ("blocks", "marks")
 
 @dataclass(frozen=True, slots=True)
 class OutputState:
-    """Results that are on their way (``epoch.results``)."""
+    """Results that are on their way (``controlplane.results``)."""
 
     staged: tuple[dict[str, Any], ...] = ()
     """What this epoch's commit makes visible, to be published (again) before the next commit."""
@@ -127,7 +127,7 @@ class OutputState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """Snapshots of results (``epoch.timelines``)."""
+    """Snapshots of results (``controlplane.timelines``)."""
 
     timelines: dict[str, Timeline] = field(default_factory=dict)
     """By join, its snapshots of results that are open, or closed and not stored yet."""

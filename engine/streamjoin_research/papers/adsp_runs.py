@@ -27,7 +27,7 @@ MOST_TASKS = 300
 """Virtual machines of the paper's cluster."""
 STEPS = 4
 """In which 16 GB are loaded."""
-MODULES = ("research/papers/runs.py", "epoch/join.py", "epoch/route.py", "scheme/models.py")
+MODULES = ("research/papers/runs.py", "dataplane/join.py", "dataplane/route.py", "scheme/models.py")
 
 Runs = dict[str, list[Run]]
 """By model, the run at each z."""

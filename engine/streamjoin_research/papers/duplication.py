@@ -72,7 +72,7 @@ SAYS = (
     '"ESJ processes multiple source-sharing tasks upon the unitary pair of streams"; the saving is remarkable "if the number of '
     'source-sharing tasks is large"'
 )
-MODULES = ("epoch/joins.py", "epoch/route.py")
+MODULES = ("controlplane/joins.py", "dataplane/route.py")
 WITH = f"1, 2, 4, 8 joins by A-DSP on {WORKERS} tasks, {TUPLES:,} tuples of each stream a minute; windows of 59 to 179 s"
 
 ROWS = (

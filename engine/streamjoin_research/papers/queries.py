@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.planner import make_plan
-from streamjoin.epoch.driver import Driver
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.scheme.models import Options
 from streamjoin.serve.wishes import running_plan
