@@ -8,18 +8,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
+from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.compilation import compile_job
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.planning import MOST_BLOCKS, is_full
 from streamjoin.controlplane.refusals import PlanRefused
 from streamjoin.dataplane.handshake import Link
+from streamjoin.elastic.mapping import chain_keep
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.epoch.spec import EpochSpec
@@ -34,6 +36,28 @@ from test_crashes import make_inputs
 
 def manifest_at(root: Path, model: str = "handshake", **options: Any) -> str:
     return manifest_text(root, on="abs(l.k - r.k) <= 1", window={"within": "4s"}, model=model, watermark="1s", **options)
+
+
+@pytest.mark.parametrize("storage", [ObjectStorage, Far])
+def test_workers_come_to_a_running_chain_and_go_wherever_its_blocks_are(storage: type[ObjectStorage], tmp_path: Path) -> None:
+    """Those that come hold nothing, so that there is nothing to fetch before they stand in it."""
+    inputs = make_inputs(seed=5, epochs=14)
+    job = replace(compile_job(load(manifest_at(tmp_path, workers=2))), min_workers=1, max_workers=6)
+    driver = driver_for(job, inputs, storage(str(tmp_path / "state")), InlineRunner())
+    driver.start()
+    assert driver.step() is not None
+    for workers in (2, 5, 6, 1):
+        status, known = driver.plan_status(), driver.statistics()
+        assert status is not None
+        assert driver.layout is not None
+        scheme = plan_for_tasks("handshake", known, driver.layout.main, workers)
+        driver.put_plan(Plan(status.generation + 1, scheme, chain_keep(status.scheme.tasks, workers)))
+        while driver.checkpoint.plan.generation == status.generation:
+            assert driver.step() is not None
+        assert driver.scheme is not None
+        assert driver.scheme.tasks == workers
+    run_all(driver)
+    assert output_of(tmp_path) == oracle(inputs, (pa.int64(),) * 2, "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {4 * SECOND}", SECOND)
 
 
 def test_a_chain_goes_on_with_other_workers_after_a_restart(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ SUITES = {
         ("levels 2", "levels 3", "switches"), 300
     ),
     "chain": Suite(
-        Features(models=("handshake",), types=("inner",), epochs=(2, 6, 15)), 240,
+        Features(models=("handshake",), types=("inner",), epochs=(1, 3, 6, 8, 12)), 300,
         ("switches", "failed epochs", "chain/tuple_blk", "chain/wave"), 300
     ),
 }  # fmt: skip

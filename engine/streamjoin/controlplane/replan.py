@@ -57,6 +57,7 @@ from streamjoin.controlplane.fates import Ended, Fate, Fates
 from streamjoin.controlplane.refusals import PlanOutdated, PlanRefused, refusal_of
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.spec import Shared, share
+from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.scheme.tiling import Scheme
 
 FETCH_SECONDS = 120.0
@@ -409,7 +410,8 @@ class Replanner:
         assert running is not None
         fresh = iter(self._new_workers(applied.plan.keep.count(None)))
         workers = tuple(next(fresh) if kept is None else running.workers[kept] for kept in applied.plan.keep)
-        phase = PlanPhase.PREPARING if self._fetches and prepares else PlanPhase.SWITCHING
+        fills_by_itself = applied.plan.scheme.model == HANDSHAKE  # a worker that the chain has not yet stands beside it, and has no part
+        phase = PlanPhase.PREPARING if self._fetches and prepares and not fills_by_itself else PlanPhase.SWITCHING
         self._applied = replace(applied, phase=phase, workers=workers, fetching_since=at)
 
     def _fetched(self, to_fetch_bytes: int, at: float) -> None:

@@ -82,6 +82,7 @@ class Link(TaskPart):
         super().__init__(spec, task, store)
         (self._join,) = self._worker.joins
         self._tasks = self._plan.scheme.tasks
+        assert task < self._tasks, "a chain's epoch has no workers but those of the chain"
         self._keys = _keys(self._join.places, task, self._tasks)
         self._report.admitted[self._join.name] = 0
         self._new: list[Tuples] = [Tuples(), Tuples()]
