@@ -200,7 +200,8 @@ class MemoryCluster:
         found = self.objects["Deployment", namespace, name]
         changed = copied(found)
         replicas = min(count, found["spec"]["replicas"])
-        changed["status"] = {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": found["metadata"]["generation"]}
+        changed["status"] = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), replicas)
+        changed["status"]["observedGeneration"] = found["metadata"]["generation"]
         self._store(changed, found, "edit")
 
     def end_trials(self, namespace: str = "default") -> None:

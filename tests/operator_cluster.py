@@ -181,6 +181,11 @@ class Cluster:
         found = [condition for condition in self.status(name).get("conditions") or [] if condition["type"] == kind]
         return (found[0]["status"], found[0]["reason"]) if found else None
 
+    def judged(self, name: str = "one") -> int:
+        """The newest generation that the operator has looked at."""
+        found = [condition for condition in self.status(name).get("conditions") or [] if condition["type"] == "Ready"]
+        return int(found[0]["observedGeneration"]) if found else 0
+
     def child(self, kind: str, name: str = "sj-one") -> Object:
         return self.admin.get(f"{PATHS[kind].format(self.namespace)}/{name}")
 

@@ -67,17 +67,25 @@ def phase(name: str) -> str:
 
 CASES = [
     Case(
-        "StreamJoinIsNotReady",
-        {condition("Ready", "DriverStarting"): "0x10 _x30", condition("Ready", "PodRefused"): "_x10 0x30", phase("Pending"): "1x40"},
-        {condition("Ready", "Suspended"): "0x40", phase("Suspended"): "1x40"},
-        "its condition Ready is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
+        "StreamJoinIsNotAvailable",
+        {
+            condition("Available", "DriverStarting"): "0x10 _x30",
+            condition("Available", "PodRefused"): "_x10 0x30",
+            phase("Pending"): "1x40",
+        },
+        {condition("Available", "Suspended"): "0x40", phase("Suspended"): "1x40"},
+        "its condition Available is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
         labels=STATED,
     ),
     Case(
-        "StreamJoinIsNotReady",
-        {condition("Ready", "DriverCrashing"): "0x40", phase("Failed"): "1x40"},
-        {condition("Ready", "DriverStarting"): "0x20 _x20", condition("Ready", "JoinRunning"): "_x20 1x20", phase("Running"): "1x40"},
-        "its condition Ready is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
+        "StreamJoinIsNotAvailable",
+        {condition("Available", "DriverCrashing"): "0x40", phase("Failed"): "1x40"},
+        {
+            condition("Available", "DriverStarting"): "0x20 _x20",
+            condition("Available", "JoinRunning"): "_x20 1x20",
+            phase("Running"): "1x40",
+        },
+        "its condition Available is false, and says why: kubectl streamjoin status. A driver that never started has no metrics.",
         labels=STATED,
     ),
     Case(
@@ -117,14 +125,14 @@ CASES = [
         {"streamjoin_still_seconds": "0+30x40", "streamjoin_epoch_deadline_seconds": "600x40"},
         {"streamjoin_still_seconds": "119x40", "streamjoin_epoch_deadline_seconds": "600x40", "streamjoin_epoch_stalls_total": "3x40"},
         "nothing of the running epoch moves, or an epoch was given up for that. "
-        "Its condition Stalled names the step and the workers that it waits for.",
+        "Its condition EpochStalled names the step and the workers that it waits for.",
     ),
     Case(
         "StreamJoinStalls",
         {"streamjoin_still_seconds": "0x40", "streamjoin_epoch_stalls_total": "0x20 1x20"},
         {"streamjoin_still_seconds": "0x40", "streamjoin_epoch_deadline_seconds": "600x40"},
         "nothing of the running epoch moves, or an epoch was given up for that. "
-        "Its condition Stalled names the step and the workers that it waits for.",
+        "Its condition EpochStalled names the step and the workers that it waits for.",
     ),
     Case(
         "StreamJoinFails",

@@ -205,7 +205,7 @@ def test_a_cluster_that_has_room_for_fewer_workers_runs_those_and_says_why_there
         assert join.asked == world.targets[0]
         waits = f"plan 3: {room} to {join.asked} workers, WaitingForWorkers: 1 of 1 executors: pod pending: {NO_NODE}"
         await world.run(30)
-        assert world.condition("Progressing") == ("True", "Rescaling", waits)
+        assert world.condition("Rescaling") == ("True", "Rescaling", waits)
         assert world.condition("Ready") == ("True", "JoinRunning", waits)
         assert world.condition("Degraded")[:2] == ("True", "ExecutorsPending")
         await world.run(800, lambda: join.wanted is None)
@@ -222,7 +222,7 @@ def test_a_cluster_that_has_room_for_fewer_workers_runs_those_and_says_why_there
         await world.run(60)
         assert world.join.workers == world.targets[0]
         assert world.condition("Degraded")[:2] == ("False", "Healthy")
-        assert world.condition("Ready") == ("True", "JoinRunning", "")
+        assert world.condition("Ready") == ("True", "JoinRunning", Reason.JoinRunning.value)
 
     asyncio.run(told())
 
@@ -446,7 +446,7 @@ def test_a_prometheus_that_cannot_be_used_holds_what_runs(reason: Reason) -> Non
         assert message.startswith("by the test; the last that could be trusted is of")
         assert world.join.wishes == []
         assert len(world.cluster.writes) - writes <= 4, "it is said once, and not every time"
-        assert world.condition("Ready")[0] == "True", "the join goes on"
+        assert world.condition("Available")[0] == "True", "the join goes on"
 
     asyncio.run(told())
 
@@ -886,7 +886,7 @@ async def test_a_ledger_that_somebody_deletes_is_made_anew_and_one_of_somebody_e
     await world.run(300)
     assert world.condition("Degraded")[:2] == ("True", "ForeignObject")
     assert world.cluster.objects["ConfigMap", "default", names.ledger_name("one")]["data"] == {"mine": "1"}
-    assert (world.condition("Ready")[0], world.join.wishes) == ("True", [])
+    assert (world.condition("Available")[0], world.join.wishes) == ("True", [])
 
 
 @story

@@ -56,7 +56,7 @@ def test_an_operator_that_is_newer_than_the_definition_says_so_and_works(
             wait_for("its finalizer", lambda: cluster.get()["metadata"].get("finalizers"))
             cluster.admin.delete(f"{cluster.streamjoins}/one")
             removing = ("True", "StateRemoving")
-            wait_for("its phase is not known, and it goes", lambda: cluster.condition("Progressing") == removing)
+            wait_for("its phase is not known, and it goes", lambda: cluster.condition("Reconciling") == removing)
             cluster.change({"checkpoint": {"onDelete": "Retain"}})
             wait_for("it is gone", lambda: not cluster.admin.exists(f"{cluster.streamjoins}/one"))
 

@@ -638,7 +638,7 @@ def facts(**changes: Any) -> Facts:
     plan = {"generation": 2, "workers": 2, "phase": "Running", "readyWorkers": 2, "scheme": {"model": "adsp", "areas": []}, "wanted": None}
     measured = Measured(2, {0: 0.4, 1: 0.6}, {0: 0.0, 1: 0.0}, {})
     report = Report(health, plan, measured)
-    base = Facts(3, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
+    base = Facts(3, has_acted=True, driver_wanted=True, driver_pods=1, driver_ready=True, report=report, shed_ratio={"orders": 0.0})
     return Facts(**{**{name: getattr(base, name) for name in base.__slots__}, **changes})
 
 
@@ -670,8 +670,11 @@ class TestStatus:
         assert written["utilization"] == {"max": "0.60", "mean": "0.50", "source": "driver", "at": "1970-01-01T00:00:00Z"}
         assert conditions_of(written) == {
             "Ready": ("True", "JoinRunning"),
-            "Progressing": ("False", "Settled"),
-            "Stalled": ("False", "EpochsMove"),
+            "Reconciling": ("False", "Settled"),
+            "Stalled": ("False", "NothingRefused"),
+            "Available": ("True", "JoinRunning"),
+            "Rescaling": ("False", "Settled"),
+            "EpochStalled": ("False", "EpochsMove"),
             "WatermarkHeld": ("False", "WatermarksMove"),
             "MetricsAvailable": ("True", "MetricsRead"),
             "Shedding": ("False", "NothingShed"),
@@ -723,8 +726,8 @@ class TestStatus:
         before = status.status(facts(), {}, "2026-01-01T00:00:00Z")
         written = status.status(facts(report=still(stalled)), before, "2026-01-01T00:05:00Z")
         assert conditions_of(written)["Ready"] == ("False", "EpochStalled")
-        assert conditions_of(written)["Stalled"] == ("True", "EpochStalled")
-        message = next(one["message"] for one in written["conditions"] if one["type"] == "Stalled")
+        assert conditions_of(written)["EpochStalled"] == ("True", "EpochStalled")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "EpochStalled")
         assert message == "epoch 7 stands still in step tasks and waits for worker at place 2; the last commit is of 2026-01-01T00:00:00Z"
         events = transitions(before, written)
         assert ("Warning", Reason.EpochStalled, message) in events
@@ -746,7 +749,7 @@ class TestStatus:
         said = "epoch 7: stalled in step tasks: nothing of it has moved for 600 s; it waits for worker at place 2"
         given_up = {"epoch": None, "step": None, "seconds": None, "waitsFor": [], "stalls": 1, "last": said}
         written = status.status(facts(report=still(given_up)), {}, "2026-01-01T00:00:00Z")
-        message = next(one["message"] for one in written["conditions"] if one["type"] == "Stalled")
+        message = next(one["message"] for one in written["conditions"] if one["type"] == "EpochStalled")
         assert message == f"it is tried again; the last commit is of 2026-01-01T00:00:00Z; {said}"
 
     def test_the_last_commit_is_not_written_for_every_epoch(self) -> None:
@@ -771,8 +774,8 @@ class TestStatus:
             ),
             ({"report": Report(problem="refused")}, "Starting", "DriverUnreachable", "DriverUnreachable"),
             ({"refused": (Reason.InvalidSpec, "x"), "driver_wanted": False, "driver_ready": False}, "Failed", "InvalidSpec", "InvalidSpec"),
-            ({"refused": (Reason.InvalidSpec, "x")}, "Running", "JoinRunning", "InvalidSpec"),
-            ({"plan_refused": "no"}, "Running", "JoinRunning", "PlanRefused"),
+            ({"refused": (Reason.InvalidSpec, "x")}, "Running", "InvalidSpec", "InvalidSpec"),
+            ({"plan_refused": "no"}, "Running", "PlanRefused", "PlanRefused"),
             ({"executors_trouble": Trouble(Reason.ExecutorsPending, "no node")}, "Running", "JoinRunning", "ExecutorsPending"),
             (
                 {"driver_ready": False, "driver_pods": 0, "report": None, "first": TOO_FULL},
@@ -804,7 +807,7 @@ class TestStatus:
         plan = {"generation": 1, "workers": 2, "phase": "WaitingForWorkers", "readyWorkers": 2, "wanted": {"generation": 2, "workers": 3}}
         for absence, end in ((None, ""), ("killed by SIGSEGV", ": killed by SIGSEGV")):
             written = status.status(facts(report=Report({"state": "running"}, plan | {"absence": absence})), {}, "2026-01-01T00:00:00Z")
-            told = next(condition["message"] for condition in written["conditions"] if condition["type"] == "Progressing")
+            told = next(condition["message"] for condition in written["conditions"] if condition["type"] == "Rescaling")
             assert told == f"plan 2: 2 to 3 workers, WaitingForWorkers{end}"
 
     def test_workers_are_not_forgotten_because_the_driver_does_not_answer_once(self) -> None:

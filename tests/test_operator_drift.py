@@ -109,7 +109,7 @@ def test_the_documented_pod_templates_cost_no_write_at_rest(cluster: Cluster) ->
         for parts in templates:
             cluster.change({"driver": None, "executor": None, **parts})
             generation = cluster.get()["metadata"]["generation"]
-            wait_for("it is seen", lambda wanted=generation: cluster.status()["observedGeneration"] == wanted)  # type: ignore[misc]
+            wait_for("it is seen", lambda wanted=generation: cluster.judged() == wanted)  # type: ignore[misc]
             assert cluster.condition("Degraded") == ("False", "Healthy"), parts
             cluster.ready()
             stays_as_it_is(cluster, running)

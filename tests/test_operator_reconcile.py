@@ -735,7 +735,8 @@ def test_a_change_that_does_not_fit_the_checkpoint_is_not_made_and_what_runs_goe
         world.change(lambda spec: spec["joins"][0].update(condition="orders.id = payments.id"))
         await world.settle()
         assert world.condition("Degraded") == ("True", "CheckpointMismatch")
-        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert world.condition("Available") == ("True", "JoinRunning")
+        assert (world.condition("Ready"), world.status["appliedGeneration"]) == (("False", "CheckpointMismatch"), 1)
         assert {place: body for place, body in world.cluster.objects.items() if place[0] != "StreamJoin"} == before
         world.change(lambda spec: spec["joins"][0].update(condition=streamjoin()["spec"]["joins"][0]["condition"]))
         await world.settle()
@@ -846,7 +847,7 @@ def test_what_runs_goes_on_when_its_certificates_are_deleted() -> None:
         world.now += world.settings.resync_seconds
         await world.settle()
         assert world.condition("Degraded") == ("True", "SecretUnusable")
-        assert world.condition("Ready") == ("True", "JoinRunning")
+        assert world.condition("Available") == ("True", "JoinRunning")
         assert generation_of(world) == generation
         world.change(lambda spec: spec.update(suspend=True))
         await world.settle()
@@ -899,7 +900,7 @@ def test_limits_and_model_are_asked_of_the_running_driver() -> None:
         world.change(lambda spec: (spec["workers"].update(floor=3), spec.update(scheme={"model": "square"})))
         await world.settle()
         assert world.drivers.wishes == [{"workers": 3, "model": "square"}]
-        assert world.condition("Progressing") == ("True", "Rescaling")
+        assert world.condition("Rescaling") == ("True", "Rescaling")
         world.drivers.switch()
         await world.settle()
         assert (world.status["workers"], world.status["plan"]["model"]) == (3, "square")
@@ -909,7 +910,7 @@ def test_limits_and_model_are_asked_of_the_running_driver() -> None:
     run(story)
 
 
-def test_a_join_that_rescales_is_ready_all_the_time() -> None:
+def test_a_join_that_rescales_is_available_all_the_time() -> None:
     async def story() -> None:
         world = World()
         await create(world)
@@ -918,7 +919,7 @@ def test_a_join_that_rescales_is_ready_all_the_time() -> None:
         for _ in range(8):
             await world.once()
             world.cluster.ready("default", "sj-one")
-            assert world.condition("Ready") == ("True", "JoinRunning")
+            assert world.condition("Available") == ("True", "JoinRunning")
             world.now += 15
             if world.drivers.wanted:
                 world.drivers.switch()
@@ -1209,7 +1210,7 @@ def test_whatever_step_fails_it_is_said_and_a_join_that_runs_is_no_less_ready(ki
         found = {condition["type"]: condition for condition in world.status["conditions"]}
         assert (found["Degraded"]["status"], found["Degraded"]["reason"]) in (("True", reason), ("True", "ApplyRefused"))
         assert kind in found["Degraded"]["message"]
-        assert found["Ready"]["status"] == "True"
+        assert found["Available"]["status"] == "True"
         warned = [event for event in world.cluster.events if event["type"] == "Warning"]
         assert len(warned) == 1, "it is told once"
         world.cluster.fault = lambda verb, of: None
@@ -1304,11 +1305,11 @@ def test_with_delete_the_pods_go_first_then_the_state_and_the_streamjoin_last() 
         assert not world.cluster.of("Deployment"), "neither the driver's nor that of the query servers, which may mount the claim"
         assert cleanup(world) is None
         assert world.status["phase"] == "Deleting"
-        assert world.condition("Progressing") == ("True", "PodsEnding")
+        assert world.condition("Reconciling") == ("True", "PodsEnding")
         world.cluster.remove("Pod", "default", "executor-1")
         await world.once()
         assert cleanup(world) is not None
-        assert world.condition("Progressing") == ("True", "StateRemoving")
+        assert world.condition("Reconciling") == ("True", "StateRemoving")
         await world.once()
         assert ("StreamJoin", *KEY) in world.cluster.objects, "it waits for the Job"
         end_cleanup(world)
@@ -1422,7 +1423,7 @@ def test_a_cleanup_that_has_ended_beside_a_sidecar_that_goes_on_is_complete() ->
         pod = pod_of(names.CLEANUP, "of-another", {"phase": "Running", "containerStatuses": ended})
         world.cluster.put(pod)
         await world.once()
-        assert world.condition("Progressing") == ("True", "StateRemoving"), "it is another Job's"
+        assert world.condition("Reconciling") == ("True", "StateRemoving"), "it is another Job's"
         pod["metadata"] |= {"name": "its-own", "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}]}
         world.cluster.put(pod)
         await world.once()
@@ -1639,10 +1640,11 @@ def test_a_paused_join_is_looked_at_and_left_as_it_is() -> None:
         assert world.drivers.wishes == []
         assert world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["replicas"] == 1
         assert (world.status["phase"], world.status["workers"]) == ("Paused", 1)
-        assert (world.condition("Ready"), world.condition("Progressing")) == (("True", "JoinRunning"), ("False", "Paused"))
+        assert (world.condition("Available"), world.condition("Reconciling")) == (("True", "JoinRunning"), ("False", "Paused"))
+        assert world.condition("Ready") == ("False", "Paused"), "what else has changed waits"
         world.drivers.problem = "it does not answer"
         await world.settle()
-        assert world.condition("Ready") == ("False", "DriverUnreachable"), "what runs is looked at"
+        assert world.condition("Available") == ("False", "DriverUnreachable"), "what runs is looked at"
         world.drivers.problem = None
         world.change(lambda spec: spec.update(paused=False, suspend=False))
         await world.settle()

@@ -184,7 +184,7 @@ def test_an_image_that_cannot_be_pulled_leaves_the_join_as_it_is_until_it_is_men
         assert "image engine:that-is-nowhere: pod sj-one-trial-" in said
         assert "ImagePullBackOff: no such image" in said
         assert (cluster.child("Deployment")["spec"]["template"], generation(cluster)) == before
-        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        assert cluster.condition("Available") == ("True", "JoinRunning")
         assert cluster.status()["image"] == "engine:1"
         (event,) = [event for event in cluster.events() if event["reason"] == "NewTemplateFails"]
         assert event["type"] == "Warning"
@@ -217,9 +217,9 @@ def test_while_it_is_tried_the_join_runs_and_the_status_says_so(cluster: Cluster
         before = generation(cluster)
         cluster.trial = ("driver", {"waiting": {"reason": "ContainerCreating"}})
         cluster.change({"image": "engine:2"})
-        wait_for("it is tried", lambda: cluster.condition("Progressing") == ("True", "TemplateTried"))
+        wait_for("it is tried", lambda: cluster.condition("Reconciling") == ("True", "TemplateTried"))
         assert cluster.condition("Degraded") == ("False", "Healthy")
-        assert cluster.condition("Ready") == ("True", "JoinRunning")
+        assert cluster.condition("Available") == ("True", "JoinRunning")
         assert generation(cluster) == before
         (pod,) = cluster.trials()
         cluster.trial = None

@@ -1254,7 +1254,7 @@ def token_refused(world: SteppedCluster) -> Iterator[None]:
     Reason.EpochStalled,
     "epoch 7 stands still in step tasks and waits for worker at place 2 (process 71 on 10.0.0.7)",
     do="It is given up at its deadline, and the workers are replaced ([what then](alerts.md#streamjoinstalls))",
-    condition="Stalled",
+    condition="EpochStalled",
 )
 def stalled(world: SteppedCluster) -> Iterator[None]:
     world.runs()

@@ -289,11 +289,7 @@ class ChildSteps:
     async def checked(self, reconciliation: Reconciliation) -> Verdict:
         """All children are as they should be."""
         if reconciliation.checking:
-            reconciliation.memo.checked_for = (
-                reconciliation.resource.uid,
-                reconciliation.resource.generation,
-                reconciliation.resource.restart,
-            )
+            reconciliation.memo.checked_for = reconciliation.check_key
             reconciliation.memo.checked_at = self._ports.clock()
         return PROCEED
 

@@ -1,4 +1,4 @@
-"""A StreamJoin's conditions, and its phase, from what was observed.
+"""A StreamJoin's conditions from what was observed; those by which others judge its spec are ``convergence``'s.
 
 Conditions follow the Kubernetes API conventions: each has status, reason, message, observedGeneration and the time of its last transition.
 
@@ -8,9 +8,9 @@ Always holds: pure; the same facts give the same conditions, byte for byte: no a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from streamjoin_operator.convergence import Cause, Condition, Outcome, Standing
 from streamjoin_operator.facts import Facts, answers, asked_of, driver_state, lacks_executors
 from streamjoin_operator.instants import instant
 from streamjoin_operator.pod_trouble import Trouble
@@ -20,32 +20,69 @@ from streamjoin_operator.texts import cut
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition as it is now."""
-
-    type: str
-    status: bool | None
-    reason: Reason
-    message: str = ""
-
-
-def conditions(facts: Facts) -> list[Condition]:
-    """All seven, in order."""
-    of_work = [stalled_condition(facts), _watermark_held(facts), _metrics(facts), _shedding(facts)]
-    return [_ready(facts), _progressing(facts), *of_work, degraded_condition(facts)]
-
-
-def phase(facts: Facts) -> str:
-    """One word of Pending, Starting, Running, Rescaling, Suspended, Paused, Failed, Deleting."""
-    if facts.deleting is not None:
-        return "Deleting"
-    if facts.suspended:
-        return "Suspended"
+def standing(facts: Facts, before: Mapping[str, Any], available: Condition | None = None) -> Standing:
+    """How far the spec is carried out. ``before``: the stored status; ``available``: likewise, where nothing could be looked at."""
+    available = _available(facts) if available is None else available
+    refused = refusal(facts)
     if facts.paused:
-        return "Paused"
-    if facts.refused is not None and not facts.driver_wanted:
-        return "Failed"
+        is_carried_out = before.get("appliedSpec") == facts.spec_digest
+    elif facts.suspended:
+        is_carried_out = facts.has_acted and not facts.driver_pods
+    else:
+        is_carried_out = facts.has_acted and available.status is True and not facts.rolling and _unmet(facts) is None
+    return Standing(
+        generation=facts.generation,
+        available=available,
+        running=running_phase(facts),
+        applied=before.get("appliedGeneration"),
+        observed=before.get("observedGeneration"),
+        is_carried_out=is_carried_out and refused is None and facts.trying is None and facts.deleting is None,
+        unmet=_unmet(facts),
+        refused=refused,
+        trying=facts.trying,
+        restarting=facts.rolling or not facts.driver_ready or driver_state(facts) == "starting",
+        deleting=facts.deleting,
+        paused=facts.paused,
+        suspended=facts.suspended,
+        stopped=not facts.driver_pods,
+        has_driver=facts.driver_wanted,
+    )
+
+
+def refusal(facts: Facts) -> Cause | None:
+    """Why the operator cannot carry out all of the spec: it refuses it, as do the API server and the driver, or it is kept from acting."""
+    if facts.refused is not None:
+        return facts.refused
+    if facts.claim_trouble is not None:
+        return facts.claim_trouble.reason, facts.claim_trouble.message
+    return None if facts.plan_refused is None else (Reason.PlanRefused, facts.plan_refused)
+
+
+def _unmet(facts: Facts) -> Cause | None:
+    """What the spec asks for, and is not there yet though the driver runs."""
+    if facts.plan_unmet is not None:
+        return Reason.Rescaling, facts.plan_unmet
+    queries = facts.queries or {}
+    ready, wanted = queries.get("ready", 0), queries.get("replicas", 0)
+    if ready < wanted:
+        trouble = facts.queries_trouble
+        return Reason.QueriesUnready, f"{ready} of {wanted} query servers are ready" if trouble is None else trouble.message
+    return None
+
+
+def conditions(facts: Facts, found: Outcome, available: Condition) -> list[Condition]:
+    """All ten, in order."""
+    of_spec = [found.ready, found.reconciling, found.stalled, degraded_condition(facts)]
+    of_work = [epoch_stalled_condition(facts), _watermark_held(facts), _metrics(facts), _shedding(facts)]
+    return [*of_spec, available, _rescaling(facts), *of_work]
+
+
+OF_SPEC = ("Ready", "Reconciling", "Stalled", "Degraded")
+"""Conditions that are about the newest spec; the others are about what runs."""
+
+
+def running_phase(facts: Facts) -> str:
+    """The phase of what runs: Pending, Starting, Running, Rescaling or Failed."""
     if facts.driver_ready and answers(facts) and driver_state(facts) != "starting":
         if driver_state(facts) == "ended":
             return "Failed"
@@ -59,30 +96,31 @@ def phase(facts: Facts) -> str:
     return "Starting"
 
 
-def _ready(facts: Facts) -> Condition:
+def _available(facts: Facts) -> Condition:
+    """Whether a join runs and its results are written, whatever spec it is of."""
     if facts.deleting is not None:
-        return Condition("Ready", False, *facts.deleting)
+        return Condition("Available", False, *facts.deleting)
     if facts.suspended:
-        return Condition("Ready", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
+        return Condition("Available", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
     if facts.paused and not facts.driver_wanted:
-        return Condition("Ready", False, Reason.Paused, "spec.paused is true, and no driver was started before")
+        return Condition("Available", False, Reason.Paused, "spec.paused is true, and no driver was started before")
     if facts.refused is not None and not facts.driver_wanted:
-        return Condition("Ready", False, *facts.refused)
+        return Condition("Available", False, *facts.refused)
     if facts.driver_ready and answers(facts):
         if driver_state(facts) in ("running", "retrying"):
             if lacks_executors(facts):
                 trouble = facts.executors_trouble or Trouble(Reason.ExecutorsStarting, _absence(facts))
-                return Condition("Ready", False, trouble.reason, trouble.message)
-            if (stalled := stalled_condition(facts)).status:
-                return Condition("Ready", False, stalled.reason, stalled.message)
-            return Condition("Ready", True, Reason.JoinRunning, _unfinished(facts))
-        return Condition("Ready", False, Reason.DriverStarting, f"the driver is {driver_state(facts)}")
+                return Condition("Available", False, trouble.reason, trouble.message)
+            if (stalled := epoch_stalled_condition(facts)).status:
+                return Condition("Available", False, stalled.reason, stalled.message)
+            return Condition("Available", True, Reason.JoinRunning, _unfinished(facts))
+        return Condition("Available", False, Reason.DriverStarting, f"the driver is {driver_state(facts)}")
     if facts.trouble is not None:
-        return Condition("Ready", False, facts.trouble.reason, facts.trouble.message)
+        return Condition("Available", False, facts.trouble.reason, facts.trouble.message)
     if facts.driver_ready:
         problem = facts.report.problem if facts.report is not None else None
-        return Condition("Ready", False, Reason.DriverUnreachable, problem or "it has not been asked yet")
-    return Condition("Ready", False, Reason.DriverStarting, "the driver's pod is not ready")
+        return Condition("Available", False, Reason.DriverUnreachable, problem or "it has not been asked yet")
+    return Condition("Available", False, Reason.DriverStarting, "the driver's pod is not ready")
 
 
 def _absence(facts: Facts) -> str:
@@ -92,22 +130,11 @@ def _absence(facts: Facts) -> str:
     return f"none of {plan.get('workers')} workers has come yet{why}"
 
 
-def _progressing(facts: Facts) -> Condition:
-    if facts.deleting is not None:
-        return Condition("Progressing", True, *facts.deleting)
-    if facts.suspended:
-        return Condition("Progressing", bool(facts.driver_pods), Reason.Suspending if facts.driver_pods else Reason.Suspended)
-    if facts.paused:
-        return Condition("Progressing", False, Reason.Paused, "spec.paused is true; set it to false, and the operator goes on")
-    if facts.refused is not None and not facts.driver_wanted:
-        return Condition("Progressing", False, facts.refused[0])
-    if facts.trying is not None:
-        return Condition("Progressing", True, Reason.TemplateTried, facts.trying)
+def _rescaling(facts: Facts) -> Condition:
+    """Whether the driver is on its way to another plan, whoever asked for it."""
     if facts.report is not None and facts.report.plan.get("wanted"):
-        return Condition("Progressing", True, Reason.Rescaling, _unfinished(facts))
-    if facts.rolling or not facts.driver_ready or driver_state(facts) == "starting":
-        return Condition("Progressing", True, Reason.DriverStarting)
-    return Condition("Progressing", False, Reason.Settled)
+        return Condition("Rescaling", True, Reason.Rescaling, _unfinished(facts))
+    return Condition("Rescaling", False, Reason.Settled)
 
 
 def _unfinished(facts: Facts) -> str:
@@ -139,22 +166,22 @@ def _told_by_driver(kind: str, facts: Facts) -> Condition | Mapping[str, Any]:
     return facts.report.health
 
 
-def stalled_condition(facts: Facts) -> Condition:
+def epoch_stalled_condition(facts: Facts) -> Condition:
     """Whether an epoch stands still, by the driver; unknown while none answers. Without ages: those are in the metrics."""
-    health = _told_by_driver("Stalled", facts)
+    health = _told_by_driver("EpochStalled", facts)
     if isinstance(health, Condition):
         return health
     stalled = health.get("stalled")
     if not stalled:
-        return Condition("Stalled", False, Reason.EpochsMove)
+        return Condition("EpochStalled", False, Reason.EpochsMove)
     committed_at = health.get("committedAt")
     last = "nothing has been committed yet" if committed_at is None else f"the last commit is of {instant(committed_at)}"
     if stalled.get("step") is None:
-        return Condition("Stalled", True, Reason.EpochStalled, f"it is tried again; {last}; {stalled.get('last')}")
+        return Condition("EpochStalled", True, Reason.EpochStalled, f"it is tried again; {last}; {stalled.get('last')}")
     waits_for = ", ".join(stalled.get("waitsFor") or ()) or "an answer to the driver itself, from storage or a broker"
     times = f"; it was given up for that {stalls} times before" if (stalls := stalled.get("stalls")) else ""
     what = f"epoch {stalled.get('epoch')} stands still in step {stalled['step']} and waits for {waits_for}"
-    return Condition("Stalled", True, Reason.EpochStalled, f"{what}; {last}{times}")
+    return Condition("EpochStalled", True, Reason.EpochStalled, f"{what}; {last}{times}")
 
 
 def _watermark_held(facts: Facts) -> Condition:
@@ -239,8 +266,8 @@ def degraded_condition(facts: Facts) -> Condition:  # noqa: C901
     return Condition("Degraded", False, Reason.Healthy)
 
 
-def with_transitions(now: list[Condition], before: list[Mapping[str, Any]], generation: int, at: str) -> list[Object]:
-    """A condition keeps the time at which its status last changed."""
+def with_transitions(now: list[Condition], before: list[Mapping[str, Any]], found: Outcome, generation: int, at: str) -> list[Object]:
+    """A condition keeps the time at which its status last changed, and has the generation of what it is about."""
     old = {condition.get("type"): condition for condition in before}
     written = []
     for condition in now:
@@ -252,9 +279,17 @@ def with_transitions(now: list[Condition], before: list[Mapping[str, Any]], gene
                 "type": condition.type,
                 "status": text,
                 "reason": condition.reason.name,
-                "message": cut(condition.message),
-                "observedGeneration": generation,
+                "message": cut(condition.message or condition.reason.value),
+                "observedGeneration": generation if condition.type in OF_SPEC or found.applied is None else found.applied,
                 "lastTransitionTime": since or at,
             }
         )
     return written
+
+
+def as_stored(kind: str, stored: list[Mapping[str, Any]]) -> Condition | None:
+    """A condition as the status has it; None where it has none, or one that another release has written."""
+    found = next((condition for condition in stored if condition.get("type") == kind), None)
+    if found is None or found.get("reason") not in Reason.__members__:
+        return None
+    return Condition(kind, {"True": True, "False": False}.get(found["status"]), Reason[found["reason"]], found["message"])

@@ -30,6 +30,13 @@ PLURAL = "streamjoins"
 
 COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
+    (
+        "Ready",
+        "string",
+        '.status.conditions[?(@.type=="Ready")].status',
+        "Whether it is as its spec asks",
+        0,
+    ),
     ("Workers", "integer", ".status.workers", "How many workers the join runs on", 0),
     ("Desired", "integer", ".status.desiredWorkers", "How many it should run on", 0),
     ("Tau", "string", ".status.utilization.max", "What the fullest worker holds / its capacity", 0),
@@ -37,7 +44,6 @@ COLUMNS = (
     ("Since", "date", ".status.utilization.at", "For how long it has been so", 1),
     ("Shed", "string", ".status.shed", "The share of tuples that is dropped", 0),
     ("Model", "string", ".status.plan.model", "How the join is cut among workers", 0),
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether results are being written", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', "Why, or why not", 1),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
@@ -56,6 +62,8 @@ def definition() -> Json:
     _bounded(spec, "spec")
     status = _structural(Status)
     _bounded(status, "status")
+    # Before an operator has looked at it a resource is not settled: without this, kstatus would take it for that.
+    status["default"] = {"observedGeneration": -1}
     schema = {
         "description": (model.Manifest.__doc__ or "").strip(),
         "type": "object",

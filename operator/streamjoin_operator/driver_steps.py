@@ -121,6 +121,8 @@ class DriverSteps:
         plan = reconciliation.report.plan
         if not plan:
             return Verdict(self._ports.settings.start_seconds)
+        if reconciliation.derived.manifest is not None:
+            reconciliation.plan_unmet = _unmet(reconciliation.derived.manifest, plan)
         if plan.get("wanted") or plan.get("readyWorkers", 0) < plan.get("workers", 0):
             workers = max(plan.get("workers", 0), asked_of(plan.get("wanted") or {}))
             reconciliation.executors_trouble = await self._trouble_of_executors(reconciliation, workers)
@@ -258,6 +260,14 @@ def _account(deployment: Object | None) -> str:
     """As whom the driver makes executors."""
     spec = (deployment or {}).get("spec") or {}
     return str(((spec.get("template") or {}).get("spec") or {}).get("serviceAccountName", "default"))
+
+
+def _unmet(manifest: Manifest, plan: Object) -> str | None:
+    """What the manifest asks of the plan that runs, whether or not the driver is on its way there."""
+    wish, _ = wish_of(manifest, {**plan, "wanted": None, "asked": None})
+    if wish is None:
+        return None
+    return f"{plan.get('workers')} workers run, and spec.workers and spec.scheme ask for {wish['workers']} of the model {wish['model']}"
 
 
 def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:

@@ -28,6 +28,12 @@ class Facts:
     """What is tried before the driver is replaced."""
     definition_lacks: str | None = None
     """What the cluster's definition of StreamJoins lacks."""
+    has_acted: bool = False
+    """Whether every step towards this generation's spec has been taken; what it asks for may have yet to come."""
+    spec_digest: str = ""
+    """A hash of the spec, less ``paused``."""
+    plan_unmet: str | None = None
+    """What the plan that runs has yet to become, as the manifest asks for it."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False

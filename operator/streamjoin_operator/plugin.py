@@ -358,9 +358,9 @@ def planned(body: Object) -> str:
     if "movedTuples" in plan:
         rows.append(["moved by the last switch", f"{plan['movedTuples']:,} tuples"])
     rows += [["did not run", f"{ended['fate']}: {ended['reason']}"] for ended in plan.get("givenUp", [])]
-    progressing = _conditions(status).get("Progressing", {})
-    if progressing.get("reason") == "Rescaling":
-        rows.append(["under way", progressing.get("message", "")])
+    rescaling = _conditions(status).get("Rescaling", {})
+    if rescaling.get("status") == "True":
+        rows.append(["under way", rescaling.get("message", "")])
     return table(rows)
 
 
@@ -425,8 +425,8 @@ def _completeness(status: Object) -> str:
 
 
 def _seen(body: Object) -> str:
-    generation, seen = body["metadata"].get("generation"), (body.get("status") or {}).get("observedGeneration")
-    return f"generation {generation}" + ("" if seen == generation else f", of which the operator has seen {seen}")
+    generation, applied = body["metadata"].get("generation"), (body.get("status") or {}).get("appliedGeneration")
+    return f"generation {generation}" + ("" if applied == generation else f", and what runs is of generation {applied or '-'}")
 
 
 def _age(at: str | None, now: datetime) -> str:

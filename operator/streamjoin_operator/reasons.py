@@ -73,6 +73,8 @@ class Reason(Enum):
     PlanReplaced = "A plan was replaced by a later one before it came to run."
     Rescaling = "The driver is applying a plan."
     Settled = "Nothing is under way."
+    Applying = "The operator carries the spec out."
+    NothingRefused = "Nothing of the spec is refused, and nothing keeps the operator from carrying it out."
     Allocating = "The autoscaler adds workers; the message says why."
     Deallocating = "The autoscaler removes workers; the message says why."
     Replanning = "The autoscaler cuts the join anew among as many workers; the message says why."

@@ -160,9 +160,9 @@ class Reconciler:
         return memo.derived
 
     def _is_check_due(self, reconciliation: Reconciliation) -> bool:
-        memo, resource = reconciliation.memo, reconciliation.resource
+        memo = reconciliation.memo
         return (
-            memo.checked_for != (resource.uid, resource.generation, resource.restart)
+            not reconciliation.has_acted
             or reconciliation.deployment is None
             or self._ports.clock() - memo.checked_at >= self._ports.settings.resync_seconds
         )

@@ -112,6 +112,8 @@ class Reconciliation:
     """Why fewer query servers are ready than are wanted."""
     report: Report | None = None
     wanted_workers: int | None = None
+    plan_unmet: str | None = None
+    """What the plan that runs has yet to become, as the manifest asks for it."""
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
     deleting: tuple[Reason, str] | None = None
@@ -126,6 +128,25 @@ class Reconciliation:
     @property
     def is_driver_ready(self) -> bool:
         return bool(((self.deployment or {}).get("status") or {}).get("readyReplicas"))
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether the driver's pod is not yet of the newest template: the pod before it may still be ready."""
+        if self.deployment is None or not self.deployment["spec"].get("replicas"):
+            return False
+        seen = self.deployment.get("status") or {}
+        is_behind = seen.get("observedGeneration", 0) < self.deployment["metadata"].get("generation", 0)
+        return is_behind or not seen.get("updatedReplicas")
+
+    @property
+    def check_key(self) -> tuple[str, int, str]:
+        """What children are compared for."""
+        return self.resource.uid, self.resource.generation, self.resource.restart
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether every child is as this generation wants it."""
+        return self.memo.checked_for == self.check_key
 
     def deployed(self, name: str) -> Object | None:
         """The Deployment of that name, as it was last seen."""

@@ -9,7 +9,7 @@ from streamjoin_operator import api, children, names, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.correlation import Told
 from streamjoin_operator.definition import Definition
-from streamjoin_operator.drift import Object
+from streamjoin_operator.drift import Object, digest
 from streamjoin_operator.facts import Facts
 from streamjoin_operator.instants import instant
 from streamjoin_operator.measurement import Source
@@ -19,7 +19,10 @@ from streamjoin_operator.reconciliation import Reconciliation
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
 
-TOLD = (*(("Ready", Reason.JoinRunning), ("Ready", Reason.Suspending), ("Ready", Reason.Suspended), ("Progressing", Reason.Rescaling)),)
+TOLD = (
+    *(("Available", reason) for reason in (Reason.JoinRunning, Reason.Suspending, Reason.Suspended)),
+    ("Rescaling", Reason.Rescaling),
+)
 """Conditions and reasons that are worth an event though nothing is wrong."""
 
 log = logging.getLogger(__name__)
@@ -67,7 +70,8 @@ class Reporter:
     def _held(self, reconciliation: Reconciliation, stored: Object, patch: Object) -> float | None:
         """For how many seconds the status of a join that flaps is not written. What somebody has just asked for is answered at once."""
         writes, now = reconciliation.memo.writes, self._ports.clock()
-        is_answer = stored.get("observedGeneration") != reconciliation.resource.generation or reconciliation.is_being_deleted
+        answered = {condition.get("observedGeneration") for condition in stored.get("conditions") or [] if condition.get("type") == "Ready"}
+        is_answer = reconciliation.resource.generation not in answered or reconciliation.is_being_deleted
         if not patch or status.only_measurements(patch) or is_answer:
             return None
         return None if writes.take(now) else writes.wait(now)
@@ -112,8 +116,10 @@ class Reporter:
             else (reconciliation.body.get("status") or {}).get("change"),
             image=next((container["image"] for container in containers if container["name"] == names.DRIVER), ""),
             memory=derived.memory,
-            rolling=reconciliation.deployment is not None
-            and deployed.get("observedGeneration", 0) < reconciliation.deployment["metadata"].get("generation", 0),
+            rolling=reconciliation.is_rolling,
+            has_acted=reconciliation.has_acted,
+            spec_digest=digest({name: value for name, value in reconciliation.body["spec"].items() if name != "paused"}),
+            plan_unmet=reconciliation.plan_unmet,
             deleting=reconciliation.deleting,
             selector=status.selector_of(reconciliation.resource.name),
             shed_ratio=reconciliation.memo.shed_ratio,
@@ -192,7 +198,7 @@ def transitions(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         if (last["status"], last["reason"]) == (condition["status"], condition["reason"]):
             continue
         reason, is_true = Reason[condition["reason"]], condition["status"] == "True"
-        if condition["type"] in ("Degraded", "Stalled") and is_true:
+        if condition["type"] in ("Degraded", "EpochStalled") and is_true:
             events.append(("Warning", reason, condition["message"]))
         elif condition["type"] == "Shedding" and (is_true or last["status"] == "True"):
             events.append(("Warning" if is_true else "Normal", reason, condition["message"]))

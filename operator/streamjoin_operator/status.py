@@ -17,7 +17,16 @@ from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.deployment import executors_for
 from streamjoin.elastic.ledger import Record
 from streamjoin_operator import names
-from streamjoin_operator.conditions import conditions, degraded_condition, phase, stalled_condition, with_transitions
+from streamjoin_operator.conditions import (
+    OF_SPEC,
+    as_stored,
+    conditions,
+    degraded_condition,
+    epoch_stalled_condition,
+    standing,
+    with_transitions,
+)
+from streamjoin_operator.convergence import Outcome, Standing, outcome
 from streamjoin_operator.cost import rolled
 from streamjoin_operator.facts import Facts, answers
 from streamjoin_operator.instants import instant
@@ -39,11 +48,13 @@ COMPLETENESS_BOUNDS = ("estimate", "low", "high")
 def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa: C901
     """The whole status. ``before``: what is stored; ``now``: for transitions, RFC 3339."""
     plan = facts.report.plan if facts.report is not None else {}
+    stands = standing(facts, before)
+    found, known = outcome(stands), before.get("conditions") or []
     written: Object = {
-        "phase": phase(facts),
-        "observedGeneration": facts.generation,
+        "phase": found.phase,
+        **_generations(found, stands, facts, before),
         "selector": facts.selector,
-        "conditions": with_transitions(conditions(facts), before.get("conditions") or [], facts.generation, now),
+        "conditions": with_transitions(conditions(facts, found, stands.available), known, found, facts.generation, now),
     }
     if facts.suspended or facts.deleting is not None:
         written |= {"workers": 0, "desiredWorkers": 0}
@@ -98,12 +109,24 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa
 
 
 def status_of_failure(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
-    """The status where all that is known is why nothing could be looked at: as it was, but for the condition Degraded."""
+    """The status where all that is known is why nothing could be looked at: as it was, but for the conditions about the spec."""
     known = before.get("conditions") or []
-    if not known:
+    available = as_stored("Available", known)
+    if available is None:
         return status(facts, before, now)
-    degraded = with_transitions([degraded_condition(facts)], known, facts.generation, now)
-    return {**before, "conditions": [*(condition for condition in known if condition.get("type") != "Degraded"), *degraded]}
+    stands = standing(facts, before, available)
+    found = outcome(stands)
+    of_spec = [found.ready, found.reconciling, found.stalled, degraded_condition(facts)]
+    others = [condition for condition in known if condition.get("type") not in OF_SPEC]
+    written = with_transitions(of_spec, known, found, facts.generation, now)
+    return {**before, **_generations(found, stands, facts, before), "conditions": [*written, *others]}
+
+
+def _generations(found: Outcome, stands: Standing, facts: Facts, before: Mapping[str, Any]) -> Object:
+    """The generations that were decided on and that was carried out, and a hash of what the latter asked for."""
+    applied_spec = facts.spec_digest if stands.is_carried_out else before.get("appliedSpec")
+    values = {"observedGeneration": found.observed, "appliedGeneration": found.applied, "appliedSpec": applied_spec}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _last_commit(facts: Facts, before: Mapping[str, Any]) -> str | None:
@@ -113,7 +136,7 @@ def _last_commit(facts: Facts, before: Mapping[str, Any]) -> str | None:
     if committed_at is None:
         return stored
     is_recent = stored is not None and abs(committed_at - datetime.fromisoformat(stored).timestamp()) < COMMIT_SECONDS
-    return stored if is_recent and not stalled_condition(facts).status else instant(committed_at)
+    return stored if is_recent and not epoch_stalled_condition(facts).status else instant(committed_at)
 
 
 def _utilization(facts: Facts, before: Mapping[str, Any]) -> Object | None:

@@ -28,11 +28,11 @@ class Condition(Part):
     """One condition, as Kubernetes' API conventions have it."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
-    """Ready, Progressing, Stalled, WatermarkHeld, MetricsAvailable, Shedding or Degraded."""
+    """One of those that docs/operator.md lists."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
-    """The metadata.generation that this was seen for."""
+    """The metadata.generation that it is about: the newest spec's, or that of what runs."""
     last_transition_time: Instant
     """When status last changed."""
     reason: Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -198,8 +198,12 @@ class Status(Part):
 
     phase: Phase | None = None
     """Where the join is in its life."""
-    observed_generation: Annotated[int, Field(ge=0)] | None = None
-    """The metadata.generation that this status is about."""
+    observed_generation: Annotated[int, Field(ge=-1)] | None = None
+    """The newest metadata.generation that was carried out, or refused; the conditions Ready and Stalled say which. -1: none was."""
+    applied_generation: Annotated[int, Field(ge=0)] | None = None
+    """The newest metadata.generation that was carried out: what runs is as it asked for."""
+    applied_spec: Word | None = None
+    """A hash of the spec of that generation, less paused."""
     workers: Count | None = None
     """How many workers the join runs on."""
     desired_workers: Count | None = None
@@ -245,4 +249,5 @@ class Status(Part):
         ]
         | None
     ) = None
-    """Ready, Progressing, Stalled, WatermarkHeld, MetricsAvailable, Shedding and Degraded."""
+    """Ready, Reconciling, Stalled and Degraded, about the spec; Available, Rescaling, EpochStalled, WatermarkHeld, MetricsAvailable and
+    Shedding, about what runs."""

@@ -145,7 +145,7 @@ class Bench:
         for found in self._admin.get(self._deployments)["items"]:
             name = found["metadata"]["name"]
             if name not in self._readied:
-                status = {"replicas": 1, "readyReplicas": 1, "observedGeneration": found["metadata"]["generation"]}
+                status = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": found["metadata"]["generation"]}
                 self._admin.patch(f"{self._deployments}/{name}/status", {"status": status})
                 self._readied.add(name)
 
