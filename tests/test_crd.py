@@ -778,6 +778,8 @@ def test_no_manifest_has_a_field_that_would_be_dropped() -> None:
 GIVEN_UP = {"generation": 8, "fate": "Dropped", "reason": "generation 8: its first epoch failed"}
 STATUS: Object = {
     "phase": "Running",
+    "lag": "12s",
+    "rate": "1200",
     "appliedGeneration": 1,
     "appliedSpec": "0123456789abcdef",
     "observedGeneration": 1,
@@ -954,7 +956,9 @@ def test_the_columns_of_kubectl_get(defined: ApiServer, joins: str) -> None:
     table = defined.admin.request("GET", joins, accept=TABLE)
     shown = {each["name"]: each["priority"] for each in table["columnDefinitions"]}
     only_wide = dict.fromkeys(["From", "Since", "Message"], 1)
-    assert shown == only_wide | dict.fromkeys(["Name", "Phase", "Ready", "Workers", "Desired", "Tau", "Shed", "Model", "Age"], 0)
+    assert shown == only_wide | dict.fromkeys(
+        ["Name", "Phase", "Ready", "Workers", "Desired", "Tau", "Lag", "Rate", "Shed", "Model", "Age"], 0
+    )
     (row,) = table["rows"]
     cells = dict(zip([each["name"] for each in table["columnDefinitions"]], row["cells"], strict=True))
     assert cells.pop("Age")
@@ -966,6 +970,8 @@ def test_the_columns_of_kubectl_get(defined: ApiServer, joins: str) -> None:
         "Desired": 4,
         "Tau": "0.52",
         "From": "Prometheus",
+        "Lag": "12s",
+        "Rate": "1200",
         "Shed": "0.1",
         "Model": "adsp",
         "Ready": "True",

@@ -31,6 +31,7 @@ from streamjoin_operator.driver import Measured, Report, distrust, measure
 from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.facts import Facts
 from streamjoin_operator.health import AGE_SECONDS, BEAT_SECONDS, Health
+from streamjoin_operator.instants import duration
 from streamjoin_operator.memory import worker_memory
 from streamjoin_operator.pod_trouble import Trouble, trouble_of
 from streamjoin_operator.queue import Key, Queue
@@ -711,6 +712,21 @@ class TestStatus:
         measured = measure(text)
         assert measured is not None
         assert measured.completeness == {"j": {"estimate": 0.9, "low": 0.8}}
+
+    def test_lag_and_rate_are_written_when_they_are_off_by_a_quarter(self) -> None:
+        text = 'streamjoin_plan_generation{name="one"} 2.0\nstreamjoin_watermark_lag_seconds{name="one",stream="l"} '
+        measured, later = measure(f"{text}12.4\n"), measure(f"{text}14.9\n")
+        report = facts().report
+        assert report is not None
+        first = status.status(facts(report=dataclasses.replace(report, measured=measured), rate=1234.0), {}, "2026-01-01T00:00:00Z")
+        assert (first["lag"], first["rate"]) == ("12s", "1200")
+        much_the_same = facts(report=dataclasses.replace(report, measured=later), rate=1400.0)
+        assert status.patch_of(first, status.status(much_the_same, first, "2026-01-01T00:00:00Z")) == {}
+        slower = facts(report=dataclasses.replace(report, measured=later), rate=40.0)
+        patch = status.patch_of(first, status.status(slower, first, "2026-01-01T00:00:00Z"))
+        assert patch == {"rate": "40"}
+        assert status.only_measurements(patch)
+        assert [duration(seconds) for seconds in (0.2, 119, 121, 7300, 500_000)] == ["0s", "119s", "2m", "2h", "6d"]
 
     def test_shedding_that_is_only_recommended_is_said_and_is_no_shedding(self) -> None:
         report = facts().report

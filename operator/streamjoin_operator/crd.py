@@ -42,6 +42,8 @@ COLUMNS = (
     ("Tau", "string", ".status.utilization.max", "What the fullest worker holds / its capacity", 0),
     ("From", "string", ".status.utilization.source", "Who says so: Prometheus, or the driver", 1),
     ("Since", "date", ".status.utilization.at", "For how long it has been so", 1),
+    ("Lag", "string", ".status.lag", "How far the join is behind", 0),
+    ("Rate", "string", ".status.rate", "How many tuples come each second", 0),
     ("Shed", "string", ".status.shed", "The share of tuples that is dropped", 0),
     ("Model", "string", ".status.plan.model", "How the join is cut among workers", 0),
     ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', "Why, or why not", 1),

@@ -19,6 +19,7 @@ from streamjoin_operator.measurement import (
     ACCEPTED,
     COMPLETENESS,
     GENERATION,
+    LAG,
     REJECTED,
     REPLAYED,
     SHED,
@@ -56,6 +57,8 @@ class Measured:
     """By join, of its results of the last hour: the estimate of the share that was found, and between what it is (low, high)."""
     dead_letters: dict[str, int] = field(default_factory=dict)
     """By stream, records that were rejected so far, without those that were read again."""
+    lag: dict[str, float] = field(default_factory=dict)
+    """By stream, seconds by which its watermark is behind a tuple of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ def measure(text: str) -> Measured | None:
     """The metrics of one exposition; None where it has no plan."""
     generation = math.nan
     workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}, WOULD_SHED_RATIO: {}}
-    streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}, REJECTED: {}, REPLAYED: {}}
+    streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}, REJECTED: {}, REPLAYED: {}, LAG: {}}
     completeness: dict[str, dict[str, float]] = {}
     for pairs, value in exposition(text):
         labels = dict(pairs)
@@ -187,7 +190,8 @@ def measure(text: str) -> Measured | None:
     counts = {stream: (shed.get(stream, 0.0), accepted.get(stream, 0.0)) for stream in shed | accepted}
     again = streams[REPLAYED]
     letters = {stream: int(left) for stream, value in streams[REJECTED].items() if (left := value - again.get(stream, 0.0)) >= 1}
-    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness, letters)
+    lag = {stream: seconds for stream, seconds in streams[LAG].items() if math.isfinite(seconds)}
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness, letters, lag)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:

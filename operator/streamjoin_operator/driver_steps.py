@@ -212,10 +212,13 @@ class DriverSteps:
         return split_claim(pods, await self._ports.api.get(api.CLAIM, resource.namespace, name))
 
     def _measure(self, memo: Memo, measured: Measured | None) -> None:
-        """Shed ratios, between two scrapes."""
+        """Shed ratios and the rate of tuples, between two scrapes."""
         if measured is None:
             return
-        before = memo.measured.counts if memo.measured is not None else {}
+        before, now = memo.measured.counts if memo.measured is not None else {}, self._ports.clock()
+        since, memo.measured_at = memo.measured_at, now
+        came = sum(sum(counts) - sum(before[stream]) for stream, counts in measured.counts.items() if stream in before)
+        memo.rate = came / (now - since) if before and now > since and came >= 0 else None
         ratios = {}
         for stream, (shed, accepted) in measured.counts.items():
             shed_before, accepted_before = before.get(stream, (shed, accepted))

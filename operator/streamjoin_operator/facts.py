@@ -69,6 +69,8 @@ class Facts:
     """Whether the Deployment's newest template is not yet what runs."""
     selector: str = ""
     shed_ratio: dict[str, float] = field(default_factory=dict)
+    rate: float | None = None
+    """Tuples a second that come; None: not known yet."""
     scaler: Autoscaler | None = None
     """None: nothing is known of scaling."""
     by_prometheus: Sample | None = None

@@ -57,6 +57,9 @@ class Memo:
     mounted: str = ""
     """Of the Secrets that all pods mount (``children.mounted``)."""
     measured: Measured | None = None
+    measured_at: float = 0.0
+    rate: float | None = None
+    """Tuples a second, between the last two scrapes; None: there were no two of one driver."""
     shed_ratio: dict[str, float] = field(default_factory=dict)
     unexplained_since: float | None = None
     """Since when pods that are wanted are not there, and nothing says why."""

@@ -123,6 +123,7 @@ class Reporter:
             deleting=reconciliation.deleting,
             selector=status.selector_of(reconciliation.resource.name),
             shed_ratio=reconciliation.memo.shed_ratio,
+            rate=reconciliation.memo.rate,
             scaler=scaler,
             by_prometheus=measured.sample if measured is not None and measured.source is Source.PROMETHEUS else None,
             most_workers=derived.job.max_workers if derived.job is not None else None,

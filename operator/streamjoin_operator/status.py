@@ -29,7 +29,7 @@ from streamjoin_operator.conditions import (
 from streamjoin_operator.convergence import Outcome, Standing, outcome
 from streamjoin_operator.cost import rolled
 from streamjoin_operator.facts import Facts, answers
-from streamjoin_operator.instants import instant
+from streamjoin_operator.instants import duration, instant, seconds_of
 from streamjoin_operator.measurement import Source
 
 Object = dict[str, Any]
@@ -40,8 +40,10 @@ GIVEN_UP = 3
 """Of the plans that did not come to run, so many are shown."""
 COMMIT_SECONDS = 300.0
 """``lastCommit`` is written when it is off by so much: a busy join would else be written every few seconds for nothing but that."""
-MEASUREMENTS = ("utilization", "shed", "shedRatio", "completeness", "deadLetters", "lastCommit")
+MEASUREMENTS = ("utilization", "lag", "rate", "shed", "shedRatio", "completeness", "deadLetters", "lastCommit")
 """Fields that change all the time while a join is busy."""
+STEADY = 0.25
+"""``lag`` and ``rate`` are written when they are off by such a share of what is stored."""
 COMPLETENESS_BOUNDS = ("estimate", "low", "high")
 
 
@@ -89,6 +91,7 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa
             join: {bound: f"{math.floor(share * 1e4) / 1e4:.4g}" for bound, share in of_join.items() if bound in COMPLETENESS_BOUNDS}
             for join, of_join in sorted(measured.completeness.items())
         }
+    written |= _load(facts, before)
     if measured is not None and measured.dead_letters:
         written["deadLetters"] = dict(sorted(measured.dead_letters.items()))
     last_commit = _last_commit(facts, before)
@@ -137,6 +140,29 @@ def _last_commit(facts: Facts, before: Mapping[str, Any]) -> str | None:
         return stored
     is_recent = stored is not None and abs(committed_at - datetime.fromisoformat(stored).timestamp()) < COMMIT_SECONDS
     return stored if is_recent and not epoch_stalled_condition(facts).status else instant(committed_at)
+
+
+def _load(facts: Facts, before: Mapping[str, Any]) -> Object:
+    """How far the join is behind, and how much comes, as they are stored while they are much the same."""
+    measured = facts.report.measured if facts.report is not None else None
+    if measured is None:
+        return {}
+    lag, rate = max(measured.lag.values(), default=None), facts.rate
+    written: Object = {}
+    if lag is not None:
+        written["lag"] = _steady(before.get("lag"), lag, duration(lag))
+    # Of a join to which nothing has come yet none is written: it would cost a write to say so.
+    if "rate" in before or (rate is not None and rate >= 1):
+        written["rate"] = before["rate"] if rate is None else _steady(before.get("rate"), rate, f"{float(f'{rate:.2g}'):.12g}")
+    return written
+
+
+def _steady(stored: str | None, value: float, text: str) -> str:
+    """The stored text, as long as it tells much the same."""
+    if stored is None:
+        return text
+    known = seconds_of(stored)
+    return stored if abs(value - known) <= max(1.0, STEADY * known) else text
 
 
 def _utilization(facts: Facts, before: Mapping[str, Any]) -> Object | None:

@@ -216,6 +216,10 @@ class Status(Part):
     """What the first plan was expected to be, before any pod ran."""
     plan: PlanStatus | None = None
     """How the join is cut among workers."""
+    lag: Word | None = None
+    """How far the stream that is furthest behind has yet to go to a tuple of now, to a quarter: 12s, 3m, 2h or 4d."""
+    rate: Share | None = None
+    """How many tuples come each second, to a quarter."""
     shed: Share | None = None
     """The greatest of shedRatio."""
     shed_ratio: Annotated[dict[str, Share], Field(max_length=16)] | None = None
