@@ -12,6 +12,7 @@ from streamjoin.sizing import cheapest, foreseen_plan, promised
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
+from streamjoin_operator.places import local_places
 from streamjoin_operator.reasons import Reason
 
 
@@ -32,8 +33,9 @@ class Derived:
 def derive(body: Object) -> Derived:
     """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
     document = check(body)
-    if document.manifest is None:
-        problems = [str(problem) for problem in document.problems]
+    found = document.problems if document.manifest is None else tuple(local_places(document.manifest))
+    if document.manifest is None or found:
+        problems = [str(problem) for problem in found]
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
         return Derived(None, (Reason.InvalidSpec, "; ".join(problems[:3]) + more))
     manifest = document.manifest
