@@ -140,6 +140,13 @@ def test_lint(values: Object) -> None:
 
 
 @pytest.mark.helm
+def test_rendered_again_without_a_cluster_it_is_the_same_byte_for_byte(values: Object) -> None:
+    template = ("template", "sj", str(CHART), "--namespace", "operators", "--kube-version", KUBERNETES)
+    first, second = (helm(*template, values=values).stdout for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.helm
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=str)
 def test_values_that_are_wrong_are_refused_by_name(values: Object, message: str) -> None:
     done = helm("template", "sj", str(CHART), "--kube-version", KUBERNETES, values=values, check=False)

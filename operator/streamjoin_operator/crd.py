@@ -10,12 +10,14 @@ would pass ``manifest.validate``.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
+from streamjoin.manifest.cel import ONE_OF, cel_name, quoted_value
 from streamjoin.manifest.fields import parts_of
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.model_rules import rules_of
@@ -61,6 +63,9 @@ def definition() -> Json:
     streams.update(by_name, minItems=2, maxItems=MOST_STREAMS)
     joins.update(by_name, minItems=1, maxItems=model.MOST_JOINS)
     streams["items"]["properties"]["select"]["x-kubernetes-list-type"] = "set"
+    _without_defaults_in_lists(spec)
+    for items in (streams["items"], joins["items"]):
+        _atomic_choices(items)
     _bounded(spec, "spec")
     status = _structural(Status)
     _bounded(status, "status")
@@ -114,6 +119,51 @@ def definition() -> Json:
             "versions": [version],
         },
     }
+
+
+def _atomic_choices(schema: Json) -> None:
+    """Have each choice of one field belong to one field manager as a whole. Of two who hold a field each, neither could change its kind,
+    and an empty choice (``console: {}``) would not outlast a change from client-side to server-side apply."""
+    rules = schema.get("x-kubernetes-validations", ())
+    if schema.get("minProperties") == schema.get("maxProperties") == 1 or any(rule["rule"].endswith(ONE_OF) for rule in rules):
+        schema["x-kubernetes-map-type"] = "atomic"
+    for inner in (*schema.get("properties", {}).values(), schema.get("additionalProperties"), schema.get("items")):
+        if isinstance(inner, dict):
+            _atomic_choices(inner)
+
+
+def _without_defaults_in_lists(schema: Json, items_keys: tuple[str, ...] | None = None) -> None:
+    """Leave the defaults in lists' items to those who read them, but for the keys of items, which need one.
+
+    ``kubectl apply`` compares a list as a whole: what the API server fills in there would be a change each time. Rules read such a field
+    as its default where it is missing. O(size of the schema).
+    """
+    keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+    properties = schema.get("properties", {})
+    if items_keys is not None:
+        left_out = {name: inner["default"] for name, inner in properties.items() if "default" in inner and name not in items_keys}
+        for name in left_out:
+            del properties[name]["default"]
+        for rule in schema.get("x-kubernetes-validations", ()):
+            for name, default in left_out.items():
+                rule.update(
+                    {part: _or_default(rule[part], "self", name, default) for part in ("rule", "messageExpression") if part in rule}
+                )
+    inside = None if items_keys is None else ()
+    for inner in properties.values():
+        _without_defaults_in_lists(inner, inside)
+    if isinstance(schema.get("additionalProperties"), dict):
+        _without_defaults_in_lists(schema["additionalProperties"], inside)
+    if "items" in schema:
+        _without_defaults_in_lists(schema["items"], keys)
+
+
+def _or_default(rule: str, of: str, name: str, default: Any) -> str:
+    """A rule in which the field counts as its default where it is missing; of objects, rules ask themselves."""
+    if isinstance(default, dict | list):
+        return rule
+    field = cel_name(of, name)
+    return re.sub(rf"(?<!has\()\b{re.escape(field)}\b", f"(has({field}) ? {field} : {quoted_value(default)})", rule)
 
 
 def _column(name: str, kind: str, path: str, description: str, priority: int) -> Json:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model, sinks, snapshots, sources
-from streamjoin.manifest.cel import Rule, one_holds, seconds
+from streamjoin.manifest.cel import Rule, one_holds, quoted, seconds
 from streamjoin.manifest.field_types import RESOURCE_NAME
 from streamjoin.manifest.model import KIND
 from streamjoin.manifest.part import Part
@@ -31,6 +31,7 @@ def _has_one(of: str, *names: str) -> str:
     return f"({' || '.join(f'has({of}.{name})' for name in names)})"
 
 
+_TYPE = "(has({0}.type) ? {0}.type : 'inner')"
 _TIMES = ("within", "each", "before", "after")
 """Fields of windows of time."""
 _OF_TWO = ("before", "after")
@@ -62,12 +63,19 @@ def _same_sources(*, optional: bool) -> Iterator[str]:
         mine, other = f"s.source.{kind}", f"o.source.{kind}"
         fixed = ((info.alias or name, info) for name, info in part.model_fields.items())
         names = [name for name, info in fixed if name in part.fixed and (info.default is None) == optional]
-        equal = [f"{mine}.{name} == {other}.{name}" for name in names]
+        values = [[_value(of, name, part) for of in (mine, other)] for name in names]
+        equal = [f"{one} == {another}" for one, another in values]
         if optional:
             equal = [f"!has({mine}.{name}) || (has({other}.{name}) && {each})" for name, each in zip(names, equal, strict=True)]
             yield from (f"(!has({mine}) || !has({other}) || {each})" for each in equal)
         elif equal:
             yield f"(!has({mine}) || !has({other}) || ({' && '.join(equal)}))"
+
+
+def _value(of: str, name: str, part: type[Part]) -> str:
+    """A field of a source, which may be left out where it has a default: lists' items are stored without."""
+    default = next(info for key, info in part.model_fields.items() if (info.alias or key) == name).default
+    return f"(has({of}.{name}) ? {of}.{name} : {quoted(default)})" if isinstance(default, str) else f"{of}.{name}"
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:
@@ -138,7 +146,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, j.type in ['inner', 'semi', 'anti'])",
+            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, !has(j.type) || j.type in ['inner', 'semi', 'anti'])",
             "left, right and full are for two streams; choose inner, semi or anti, or join two of them in a join of its own and read its"
             " results as a stream (source.join)",
             field="joins",
@@ -182,12 +190,13 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            "!self.joins.exists(j, has(j.output.snapshots) && j.output.snapshots.punctuation) || self.streams.all(s, has(s.punctuation))",
+            "!self.joins.exists(j, has(j.output.snapshots) && has(j.output.snapshots.punctuation) && j.output.snapshots.punctuation)"
+            " || self.streams.all(s, has(s.punctuation))",
             "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
             field="streams",
         ),
         Rule(
-            "!self.joins.exists(j, j.type == 'anti') || self.shedding.model == 'off'",
+            "!self.joins.exists(j, has(j.type) && j.type == 'anti') || self.shedding.model == 'off'",
             "shedding makes results of anti joins wrong: a tuple whose match was shed seems to have none; set shedding.model to off",
             field="shedding",
         ),
@@ -197,7 +206,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="scaling",
         ),
         Rule(
-            "!has(self.scaling.budget) || self.joins.exists(j, j.type == 'inner')",
+            "!has(self.scaling.budget) || self.joins.exists(j, !has(j.type) || j.type == 'inner')",
             "the budget counts results of inner joins, and there are none; remove it",
             field="scaling",
         ),
@@ -225,7 +234,7 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
         _fixed("a stream's schema", "streams", same("schema")),
         _fixed("a stream's select", "streams", f"{same('select')} || self.joins.map(j, j.name) != oldSelf.joins.map(j, j.name)"),
         _fixed("a join's condition", "joins", "s.condition == o.condition"),
-        _fixed("a join's type", "joins", same("type")),
+        _fixed("a join's type", "joins", f"{_TYPE.format('s')} == {_TYPE.format('o')}"),
         _fixed("a join's window", "joins", " && ".join(same("window." + name) for name in names_of(model.Window))),
     ),
 }

@@ -67,11 +67,20 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
+def quoted_value(value: str | bool | float) -> str:
+    """A CEL literal."""
+    return json.dumps(value)
+
+
 def cel_name(of: str, name: str) -> str:
     """How CEL reads a field: words of its own stand between underscores there."""
     return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
 
 
+ONE_OF = ".exists_one(given, given)"
+"""So rules end that ask for exactly one of several fields."""
+
+
 def one_holds(*conditions: str) -> str:
     """Whether exactly one of the conditions holds."""
-    return f"[{', '.join(conditions)}].exists_one(given, given)"
+    return f"[{', '.join(conditions)}]{ONE_OF}"
