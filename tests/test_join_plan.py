@@ -26,7 +26,9 @@ from streamjoin.plan.of_job import join_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANS = Path(__file__).with_name("plans")
-EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if "kind: StreamJoin" in path.read_text())
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").rglob("*.yaml") if "kind: StreamJoin" in path.read_text() and "testdata" not in path.parts
+)
 COLUMNS = ("rid", "n", "m")
 
 
