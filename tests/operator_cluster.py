@@ -221,7 +221,14 @@ class Cluster:
         """A StreamJoin that runs."""
         self.submit(name, **spec)
         self.ready(names.base_name(name))
-        wait_for("it runs", lambda: self.condition("Ready", name) == ("True", "JoinRunning"))
+
+        def runs() -> bool:
+            deployed = self.child("Deployment", names.base_name(name))
+            if deployed["status"].get("observedGeneration") != deployed["metadata"]["generation"]:
+                self.ready(names.base_name(name))  # its controller follows each change
+            return self.condition("Ready", name) == ("True", "JoinRunning")
+
+        wait_for("it runs", runs)
 
     def take_right(self, *resources: str) -> None:
         """Leave the operator all of its rights but those to these resources."""

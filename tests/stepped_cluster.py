@@ -200,7 +200,7 @@ class SteppedCluster:
         self.submit(name, **spec)
         self.settle()
         self.cluster.ready(names.base_name(name))
-        self.until("it runs", lambda: self.condition("Ready", name).get("reason") == "JoinRunning", 30)
+        self.until("it runs", lambda: self.condition("Available", name).get("reason") == "JoinRunning", 30)
         self.settle()
 
     def unready(self, name: str = "sj-one") -> None:

@@ -126,7 +126,7 @@ def test_a_class_that_nobody_serves_is_named_where_one_looks(cluster: Cluster) -
     with stepped(cluster) as world:
         world.submit(operatorClass="blue")
         world.pass_seconds(NAMED_SECONDS)
-        assert cluster.status() == {}
+        assert cluster.status() == {"observedGeneration": -1}
         body = cluster.get()
     assert "does an operator of the class blue run?" in plugin.described(body, datetime.now(UTC))
     del body["spec"]["operatorClass"]

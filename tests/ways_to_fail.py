@@ -55,7 +55,7 @@ _section: list[str] = []
 ELSEWHERE: list[tuple[str, str, str]] = [
     (
         "No operator is of the class that `spec.operatorClass` names, or none runs",
-        "no status at all: `kubectl get sj` shows no phase, `kubectl streamjoin status NAME` says `not looked at yet` and names the class; "
+        "no conditions: `kubectl get sj` shows no phase, `kubectl streamjoin status NAME` says `not looked at yet` and names the class; "
         "where none runs, the alert `StreamJoinOperatorIsMissing`",
         "Correct `spec.operatorClass`, or install an operator of that class",
     ),
