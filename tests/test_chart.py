@@ -49,6 +49,7 @@ MATRIX: dict[str, Object] = {
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}], "apiServerCidrs": ["10.0.0.1/32"]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "admission": {"enabled": True, "secretName": "webhook", "caBundle": "bm9uZQ=="},
         "joins": {"podMonitorLabels": {"release": "prometheus", "example.com/team": "a"}},
         "prometheus": {
             "url": "https://prometheus.monitoring:9091/team-a",
@@ -95,6 +96,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"replicas": -1}, "replicas"),
     ({"operatorClass": "Blue team"}, "operatorClass"),
     ({"joins": {"podMonitor": "on"}}, "podMonitor"),
+    ({"admission": {"enabled": True, "secretName": "a"}}, "admission.caBundle: is empty"),
     ({"joins": {"podMonitorLabels": {"release": "a,b"}}}, "podMonitorLabels"),
     ({"joins": {"podMonitorLabels": {"no label": "a"}}}, "podMonitorLabels"),
     ({"image": {"repository": ""}}, "repository"),
@@ -253,6 +255,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
+    "admission_port": ({"admission": {"enabled": True, "port": 9443}}, 9443),
     "page_port": ({"operator": {"pagePort": 9001}}, 9001),
     "page_token_file": ({"operator": {"pageTokenSecret": {"name": "a"}}}, "/etc/page-token/token"),
     "workers": ({"operator": {"workers": 3}}, 3),

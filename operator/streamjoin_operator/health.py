@@ -60,7 +60,9 @@ class Health:
         return f"something has been due for {age:.0f} s" if age > AGE_SECONDS and queue.has_free_worker else None
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
+    """Takes IPv4 and IPv6, a thread for each connection."""
+
     daemon_threads = True
 
     def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
@@ -106,7 +108,7 @@ class HealthServer:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 """Probes are not worth a line each."""
 
-        self._server = _Server(listened(address), port, Handler)
+        self._server = Server(listened(address), port, Handler)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
         self._thread.start()

@@ -20,6 +20,7 @@ from typing import Any
 import kopf
 
 from streamjoin_operator import access, logs, names
+from streamjoin_operator.admission import AdmissionServer
 from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
@@ -144,7 +145,11 @@ class Operator:
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         try:
-            with HealthServer(health, self.metrics.registry, self.settings.port) as server, self._page(reconciler.seen, health, api):
+            with (
+                HealthServer(health, self.metrics.registry, self.settings.port) as server,
+                self._page(reconciler.seen, health, api),
+                AdmissionServer(self.settings.admission_port) if self.settings.admission_port else contextlib.nullcontext(),
+            ):
                 self.port = server.port
                 if lease is None:
                     await self._work(stop, api)
@@ -268,7 +273,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return 1
     except OSError as error:
-        log.error("port %s (or %s, of the page) cannot be listened on: %s", settings.port, settings.page_port or "none", error.strerror)
+        ports = ", ".join(str(port) for port in (settings.port, settings.page_port, settings.admission_port) if port)
+        log.error("one of the ports %s cannot be listened on: %s", ports, error.strerror)
         return 1
     return 0
 

@@ -52,6 +52,9 @@ class Settings:
     page_token_file: str = _setting(
         "", "A file with the token that lets users of that page suspend and resume StreamJoins. None: the page only shows them."
     )
+    admission_port: int = _setting(
+        0, "The port of the webhook that checks StreamJoins when they are applied, with the certificate in /etc/admission. 0: none."
+    )
     workers: int = _setting(8, "How many StreamJoins are reconciled at a time, not counting those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
     resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, even if nothing changes.")
@@ -129,7 +132,7 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
             value = type(default)(text)
         except ValueError:
             raise SettingError(f"{name}: {text!r} must be a {'whole ' * isinstance(default, int)}number") from None
-        least_is_zero = setting.name in ("price_per_executor_hour", "page_port")
+        least_is_zero = setting.name in ("price_per_executor_hour", "page_port", "admission_port")
         if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
             raise SettingError(f"{name}: {text!r} must be {'at least' if least_is_zero else 'above'} 0")
         return value
