@@ -36,8 +36,18 @@ def examples() -> dict[str, Object]:
     for file in sorted((ROOT / "examples").rglob("*.yaml")):
         for document in documents(file.read_text()):
             if document.get("kind") == "StreamJoin" and "testdata" not in file.parts:
-                found[str(file.relative_to(ROOT))] = document
+                found[str(file.relative_to(ROOT))] = in_a_store(document)
     return found
+
+
+def in_a_store(value: Any, name: str = "") -> Any:
+    """A manifest whose local directories, which no cluster takes, are in a bucket."""
+    if isinstance(value, dict):
+        return {key: in_a_store(part, key) for key, part in value.items()}
+    if isinstance(value, list):
+        return [in_a_store(part) for part in value]
+    is_local = name in ("path", "location") and isinstance(value, str) and ":" not in value and not value.startswith("/var/lib/streamjoin")
+    return f"s3://bucket/{value.strip('/')}" if is_local else value
 
 
 def of_pods(spec: Object) -> Object:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.job import Job
-from streamjoin.manifest import Manifest, check
+from streamjoin.manifest import Manifest, Problem, check
 from streamjoin.sizing import cheapest, foreseen_plan, promised
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
 from streamjoin_operator.places import local_places
 from streamjoin_operator.reasons import Reason
+
+SHOWN = 3
+"""So many problems are said; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,8 @@ class Derived:
 def derive(body: Object) -> Derived:
     """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
     document = check(body)
-    found = document.problems if document.manifest is None else tuple(local_places(document.manifest))
-    if document.manifest is None or found:
-        problems = [str(problem) for problem in found]
-        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        return Derived(None, (Reason.InvalidSpec, "; ".join(problems[:3]) + more))
+    if document.manifest is None:
+        return Derived(None, _invalid(document.problems))
     manifest = document.manifest
     spec = manifest.spec
     located = manifest
@@ -50,4 +51,11 @@ def derive(body: Object) -> Derived:
     lying = cheapest(job)
     deployment = foreseen_plan(lying)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
+    if local := tuple(local_places(manifest)):
+        problem = _invalid(local)
     return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promised(lying, deployment))
+
+
+def _invalid(problems: Sequence[Problem]) -> tuple[Reason, str]:
+    more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""
+    return Reason.InvalidSpec, "; ".join(str(problem) for problem in problems[:SHOWN]) + more
