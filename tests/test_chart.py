@@ -22,6 +22,7 @@ from apiserver import ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from documents import all_parsed, parsed
 from streamjoin_operator import crd
+from streamjoin_operator.admission import DIRECTORY, PATH
 from streamjoin_operator.settings import Settings, read
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -203,6 +204,30 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
         (policy,) = of_kind(rendered({"prometheus": {"url": url}, "networkPolicy": {"prometheusPorts": [9090]}}), "NetworkPolicy")
         wanted = [{"protocol": "TCP", "port": port}, {"protocol": "TCP", "port": 9090}]
         assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
+
+
+@pytest.mark.helm
+def test_the_webhook_has_a_certificate_of_cert_manager_or_one_that_is_given() -> None:
+    objects = rendered({"admission": {"enabled": True}, "watch": {"namespaces": ["team-a"]}, "operatorClass": "blue"})
+    (service,) = [each for each in of_kind(objects, "Service") if each["metadata"]["name"].endswith("-admission")]
+    (configuration,), (certificate,) = (of_kind(objects, kind) for kind in ("ValidatingWebhookConfiguration", "Certificate"))
+    name = service["metadata"]["name"]
+    assert configuration["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": f"operators/{name}"}
+    (webhook,) = configuration["webhooks"]
+    assert webhook["clientConfig"] == {"service": {"name": name, "namespace": "operators", "path": PATH, "port": 443}}
+    assert webhook["namespaceSelector"]["matchExpressions"][0]["values"] == ["team-a"]
+    assert "== 'blue'" in webhook["matchConditions"][0]["expression"]
+    assert (webhook["failurePolicy"], certificate["spec"]["dnsNames"]) == ("Ignore", [f"{name}.operators.svc"])
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "admission"]
+    assert volume["secret"]["secretName"] == certificate["spec"]["secretName"]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "admission"]
+    assert mount["mountPath"] == str(DIRECTORY)
+    given = rendered({"admission": {"enabled": True, "secretName": "mine", "caBundle": "bm9uZQ=="}})
+    assert of_kind(given, "Certificate", "Issuer") == []
+    (configuration,) = of_kind(given, "ValidatingWebhookConfiguration")
+    assert configuration["webhooks"][0]["clientConfig"]["caBundle"] == "bm9uZQ=="
 
 
 @pytest.mark.helm

@@ -773,7 +773,8 @@ def test_a_new_image_that_does_not_come_up_does_not_stop_the_join(join: Join, tm
     join.until("it is told", lambda: "NewTemplateFails" in join.events())
     join.until_epochs(5)
     assert containers(join) == before
-    assert join.condition("Ready")["status"] == "True"
+    assert join.condition("Available")["status"] == "True"
+    assert join.condition("Ready")["reason"] == "NewTemplateFails"
     (driver,) = join.running("driver")
     join.kube.kill(join.namespace, driver)
     join.until("another driver", lambda: join.running("driver") not in ([], [driver]))

@@ -156,7 +156,10 @@ class Bench:
         began = time.monotonic()
         changed = self._admin.patch(path, {"spec": {"workers": {**workers, "max": int(workers.get("max", 8)) + most}}})
         generation = changed["metadata"]["generation"]
-        while (self._admin.get(path).get("status") or {}).get("observedGeneration", 0) < generation:
+        while not any(
+            condition["type"] == "Ready" and condition["observedGeneration"] >= generation
+            for condition in (self._admin.get(path).get("status") or {}).get("conditions", ())
+        ):
             assert time.monotonic() - began < 300, f"{name}: generation {generation} was not observed within 300 s"
             time.sleep(0.02)
         return time.monotonic() - began
