@@ -20,6 +20,7 @@ Where it differs from Spark (ANSI off), on purpose:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,7 @@ def streams_named(text: str) -> frozenset[str]:
     return frozenset(column.table for column in _parse(text).find_all(exp.Column) if column.table)
 
 
+@functools.lru_cache(256)  # checks of a manifest ask for the same text again and again; nobody changes what is returned
 def _parse(text: str) -> exp.Expr:
     if not text.strip():
         raise SqlError("the expression is empty", "write an SQL expression")
