@@ -109,7 +109,7 @@ class _Nursery:
 
     def __init__(self) -> None:
         ours, its = socket.socketpair()
-        self._surroundings = _surroundings()
+        self._surroundings, self._thread = _surroundings(), threading.current_thread()
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from streamjoin.dataplane.apart import main; main({its.fileno()})"],
@@ -135,7 +135,8 @@ class _Nursery:
 
     def _is_usable(self) -> bool:
         waited = time.monotonic() - self._left
-        return waited < IDLE_SECONDS / 2 and self._process.poll() is None and self._surroundings == _surroundings()
+        is_there = self._thread.is_alive() and self._process.poll() is None  # it ends with the thread that started it
+        return is_there and waited < IDLE_SECONDS / 2 and self._surroundings == _surroundings()
 
     def close(self) -> None:
         self._socket.close()
