@@ -421,8 +421,8 @@ def tuples(stream: StreamJob, rows: int, directory: Path) -> pa.Table:
 def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
     join.apply()
     join.until_running(workers=1)
-    columns = dict(zip(*(line.split()[:4] for line in join.kubectl("get", "sj").splitlines()), strict=True))
-    assert columns == {"NAME": join.name, "PHASE": "Running", "WORKERS": "1", "DESIRED": "1"}
+    columns = dict(zip(*(line.split()[:5] for line in join.kubectl("get", "sj").splitlines()), strict=True))
+    assert columns == {"NAME": join.name, "PHASE": "Running", "READY": "True", "WORKERS": "1", "DESIRED": "1"}
     join.until("tau", lambda: float(join.status["utilization"]["max"]) > 0)
     plugin = [sys.executable, "-m", "streamjoin_operator.plugin", "status", join.name, f"--namespace={join.namespace}"]
     plugin.append(f"--kubeconfig={join.kube.kubeconfig}")
