@@ -175,7 +175,7 @@ KILLED_BY = "test_invariants:test_a_driver_may_die_at_each_step"
 
 def steps_of_the_driver() -> set[str]:
     """The names that the driver's code gives to its steps."""
-    trees = [ast.parse((ROOT / f"engine/streamjoin/epoch/{name}.py").read_text()) for name in ("driver", "pipeline", "commits")]
+    trees = [ast.parse((ROOT / f"engine/streamjoin/controlplane/{name}.py").read_text()) for name in ("driver", "pipeline", "commits")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     entered = [call.args[0] for call in calls if call.func.attr == "_phase"]  # type: ignore[attr-defined]
     return {part.value for name in entered for part in ast.walk(name) if isinstance(part, ast.Constant) and isinstance(part.value, str)}

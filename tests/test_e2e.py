@@ -208,7 +208,7 @@ class Join:
 
     def until_running(self, workers: int | None = None) -> None:
         """The join runs, with so many executors, and goes on committing."""
-        self.until("Running", lambda: self.status.get("phase") == "Running" and self.condition("Ready").get("status") == "True")
+        self.until("Running", lambda: self.status.get("phase") == "Running" and self.condition("Available").get("status") == "True")
         if workers is not None:
             self.until_workers(workers)
         self.until_epochs(3)
