@@ -409,7 +409,7 @@ SPOILT: dict[str, tuple[Callable[[list[Series]], list[Series]], Reason]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("name", some(SPOILT, of=2))
 def test_what_cannot_be_trusted_has_its_reason_and_removes_nothing(name: str) -> None:
     async def told() -> None:
         spoil, reason = SPOILT[name]

@@ -325,6 +325,12 @@ def test_snapshots_that_were_let_go_are_said_to_be_missing(tmp_path: Path) -> No
         assert end.kind in ("error", "message")
 
 
+@pytest.fixture(scope="module")
+def refusing(done: Path) -> Iterator[Server]:
+    with serving(job_in(done)) as server:
+        yield server
+
+
 @pytest.mark.parametrize(
     ("path", "status", "expected"),
     [
@@ -343,13 +349,13 @@ def test_snapshots_that_were_let_go_are_said_to_be_missing(tmp_path: Path) -> No
         ("/v1/queries/found?after=1&after=2", 400, "after"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_before_anything_is_sent(done: Path, path: str, status: int, expected: str) -> None:
-    with serving(job_in(done)) as server:
-        found, error = server.refused(path)
-        assert expected in error
-        assert found == status
-        assert server.metric("followers") == 0
-        assert server.metric("query_failures_total") == 1
+def test_what_cannot_be_followed_is_refused_before_anything_is_sent(refusing: Server, path: str, status: int, expected: str) -> None:
+    before = refusing.metric("query_failures_total")
+    found, error = refusing.refused(path)
+    assert expected in error
+    assert found == status
+    assert refusing.metric("followers") == 0
+    assert refusing.metric("query_failures_total") == before + 1
 
 
 def test_only_so_many_follow_and_only_with_the_token(done: Path, tmp_path: Path) -> None:
