@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,26 @@ def process(directory: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]
                 started.wait()
 
 
+Sample = tuple[Mapping[str, str], float, float]
+"""Of one series: its labels, with ``__name__`` without the prefix; the value; and the time, in seconds since 1970."""
+
+
 class Server:
     """Prometheus' HTTP API."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = self._url = url
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        """By remote write, which it must have been started for."""
+        body = b"".join(_field(1, _series(*sample)) for sample in samples)
+        headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", "X-Prometheus-Remote-Write-Version": "0.1.0"}
+        request = urllib.request.Request(f"{self._url}/api/v1/write", _snappy(body), headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS):
+                pass
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from error
 
     def ready(self) -> bool:
         try:
@@ -80,21 +96,46 @@ class Server:
         return result
 
 
-def command(directory: Path, config: dict[str, Any], address: str) -> tuple[str, ...]:
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes((number,))
+    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Of a protobuf message, with a length."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _series(labels: Mapping[str, str], value: float, at: float) -> bytes:
+    """prometheus.TimeSeries, with one sample."""
+    named = {**labels, "__name__": f"streamjoin_{labels['__name__']}"}
+    pairs = (_field(1, name.encode()) + _field(2, text.encode()) for name, text in sorted(named.items()))
+    sample = _varint(1 << 3 | 1) + struct.pack("<d", value) + _varint(2 << 3) + _varint(round(at * 1000))
+    return b"".join(_field(1, pair) for pair in pairs) + _field(2, sample)
+
+
+def _snappy(content: bytes) -> bytes:
+    """Snappy's block format, with nothing compressed."""
+    parts = (content[begin : begin + 60] for begin in range(0, len(content), 60))
+    return _varint(len(content)) + b"".join(bytes(((len(part) - 1) << 2,)) + part for part in parts)
+
+
+def command(directory: Path, config: dict[str, Any], address: str, *options: str) -> tuple[str, ...]:
     """What starts one with this configuration, whose files are in the directory."""
     assert PROMETHEUS is not None
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
-    options = (f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address={address}")
-    return (PROMETHEUS, *options, "--log.level=warn")
+    given = (f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address={address}")
+    return (PROMETHEUS, *given, "--log.level=warn", *options)
 
 
 @contextmanager
-def prometheus(directory: Path, config: dict[str, Any]) -> Iterator[Server]:
+def prometheus(directory: Path, config: dict[str, Any], *options: str) -> Iterator[Server]:
     """Runs with this configuration, and keeps its files in the directory, which it makes."""
     directory.mkdir()
     address = free_address()
-    with process(directory / "process", *command(directory, config, address)) as running:
+    with process(directory / "process", *command(directory, config, address, *options)) as running:
         server = Server(f"http://{address}")
 
         def ready() -> bool:

@@ -23,14 +23,13 @@ from streamjoin.elastic import planned_forecast
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
-from streamjoin_operator.measurement import Distrusted, Scrapes, Series, measure
+from streamjoin_operator.measurement import Distrusted, Reading, Scrapes, Series, measure
 from streamjoin_operator.missing import Found
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
@@ -402,11 +401,89 @@ SPOILT: dict[str, tuple[Callable[[list[Series]], list[Series]], Reason]] = {
     "a scrape from the future": (shifted(90), Reason.MetricsStale),
     "a worker's series has ended": (
         lambda found: [
-            Series(one.labels, one.points[:-1]) if one.labels["__name__"] == "worker_utilization_ratio" else one for one in found
+            Series(one.labels, [(at, value) for at, value in one.points if at <= BEGIN + 90])
+            if one.labels["__name__"] == "worker_utilization_ratio"
+            else one
+            for one in found
         ],
         Reason.MetricsIncomplete,
     ),
 }
+
+
+LATE: dict[str, Callable[[Series], bool]] = {
+    "a worker": lambda one: one.labels.get("task") == "0",
+    "tau": lambda one: one.labels["__name__"] == "worker_utilization_ratio",
+    "the plan": lambda one: one.labels["__name__"] == "plan_generation",
+    "the epoch": lambda one: one.labels["__name__"] in ("epoch_number", "epoch_duration_seconds_count"),
+    "a stream": lambda one: one.labels.get("stream") == "orders",
+    "every other": lambda one: len(one.labels["__name__"]) % 2 == 0,
+}
+"""Series whose last points have not arrived."""
+
+
+def late(is_late: Callable[[Series], bool], seconds: float, now: Callable[[], float]) -> Callable[[list[Series]], list[Series]]:
+    """As with remote write, whose shards bring the series of one scrape apart."""
+
+    def spoil(found: list[Series]) -> list[Series]:
+        return [
+            replace(one, points=[point for point in one.points if point[0] <= now() - seconds]) if is_late(one) else one for one in found
+        ]
+
+    return spoil
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_series_that_arrive_late_are_not_missing_and_the_newest_whole_scrape_counts(name: str) -> None:
+    async def told() -> None:
+        world = World(MANY, workers=4, scaling=slow())
+        world.prometheus.spoil = late(LATE[name], POLL, lambda: world.now)
+        await world.run(90)
+        said = f"series arrive late: the newest whole scrape counts, which is up to {POLL:.0f} s older than the newest"
+        assert world.condition("MetricsAvailable") == ("True", "MetricsRead", said)
+        writes = len(world.cluster.writes)
+        await world.run(300)
+        assert len(world.cluster.writes) == writes, "it is said once"
+        world.join.tuples = FEW
+        await world.run(300)
+        assert world.status["utilization"]["source"] == "Prometheus"
+        assert world.join.workers < 4, "workers are removed by it"
+        world.prometheus.spoil = late(LATE[name], 75.0, lambda: world.now)
+        workers = world.join.workers
+        world.join.tuples = FEW / 10
+        await world.run(300)
+        status, reason, message = world.condition("MetricsAvailable")
+        assert (status, reason) == ("False", "MetricsIncomplete")
+        assert "; the newest whole scrape is of 2027-01-15T" in message
+        assert ", more than 60 s old; the last that could be trusted is of 2027-01-15T" in message
+        assert world.join.workers == workers, "too old a scrape removes nobody"
+
+    asyncio.run(told())
+
+
+def test_a_scrape_that_is_whole_and_not_sound_is_not_replaced_by_an_older_one() -> None:
+    world = World(MANY, workers=2)
+    for _ in range(5):
+        world.now += 10
+        world.prometheus.scrape()
+    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    assert not isinstance(found, Distrusted)
+
+    def measured(found: Sequence[Series]) -> Reading | Distrusted:
+        return measure(found, generation=1, workers=2, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
+
+    for name, value, reason in (("worker_tuples", math.nan, "MetricsNotFinite"), ("plan_generation", 2.0, "MetricsOfOtherPlan")):
+        spoilt = measured(valued(name, value)(found))
+        assert isinstance(spoilt, Distrusted)
+        assert spoilt.reason.name == reason
+    # Of the plan before, whose scrape is whole while the first of this one arrives.
+    begun = late(lambda one: one.labels.get("task") == "1", 5.0, lambda: world.now)(found)
+    before = [
+        replace(one, points=[(at, 0.0) for at, _ in one.points]) if one.labels["__name__"] == "plan_generation" else one for one in begun
+    ]
+    lacking = measured(valued("plan_generation", 1.0)(before))
+    assert isinstance(lacking, Distrusted)
+    assert (lacking.reason.name, lacking.text) == ("MetricsIncomplete", "1 of 2 workers are measured")
 
 
 @pytest.mark.parametrize("name", some(SPOILT, of=2))
@@ -1153,8 +1230,10 @@ def test_a_sample_has_what_a_scrape_says() -> None:
         world.prometheus.scrape()
     found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
     assert not isinstance(found, Distrusted)
-    sample = measure(found, generation=1, workers=world.join.workers, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
-    assert isinstance(sample, Sample)
+    reading = measure(found, generation=1, workers=world.join.workers, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
+    assert isinstance(reading, Reading)
+    assert (reading.at, reading.late_seconds) == (world.now, 0.0)
+    sample = reading.sample
     assert sample.taken_at == world.now
     assert list(sample.tau.values()) == pytest.approx(world.join.tau)
     assert sample.rates == pytest.approx((100.0, 100.0))
@@ -1172,13 +1251,14 @@ def test_a_stream_that_is_on_both_sides_counts_on_each_and_is_waited_for_once() 
     assert job is not None
     assert job.streams_by_side == (("orders", "payments"), ("payments", "shipments"))
 
-    def measured(found: Sequence[Series]) -> Sample | Distrusted:
+    def measured(found: Sequence[Series]) -> Reading | Distrusted:
         return measure(found, generation=1, workers=world.join.workers, streams=job.streams_by_side, now=world.now, bound=60.0)
 
     found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
     assert not isinstance(found, Distrusted)
-    sample = measured(found)
-    assert isinstance(sample, Sample)
+    reading = measured(found)
+    assert isinstance(reading, Reading)
+    sample = reading.sample
     assert sample.rates == pytest.approx((140.0, 47.0))
     assert sample.backlog_records == 15.0
     lacking = measured(without("accepted_tuples_total", stream="payments")(found))
@@ -1199,9 +1279,9 @@ def test_how_fast_event_time_passes_is_read_of_the_watermarks_where_all_are_know
     paces = []
     for series in (found, one_missing):
         streams = (("orders",), ("payments",))
-        sample = measure(series, generation=1, workers=world.join.workers, streams=streams, now=world.now, bound=60.0)
-        assert isinstance(sample, Sample)
-        paces.append(sample.pace)
+        reading = measure(series, generation=1, workers=world.join.workers, streams=streams, now=world.now, bound=60.0)
+        assert isinstance(reading, Reading)
+        paces.append(reading.sample.pace)
     assert paces == [pytest.approx(8.0), None]
 
 

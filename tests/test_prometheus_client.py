@@ -27,10 +27,10 @@ import http_stub
 from memory_cluster import MemoryCluster
 from operator_parts import Object, streamjoin
 from ports import free_address
-from prometheus_server import command, needs_prometheus, process
+from prometheus_server import command, needs_prometheus, process, prometheus
 from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator.driver import DriverClient
-from streamjoin_operator.measurement import Distrusted, Series
+from streamjoin_operator.measurement import Distrusted, Reading, Series, exposition, measure
 from streamjoin_operator.metrics import Metrics
 from streamjoin_operator.prometheus import PrometheusClient, forbidden
 from streamjoin_operator.reasons import Reason
@@ -514,7 +514,6 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
             faults: list[tuple[str, Callable[[str], str]]] = [
                 ("MetricsNotFinite", lambda text: text.replace(f"{first} {join.tau[0]}", f"{first} NaN")),
                 ("MetricsNotFinite", lambda text: text.replace(f"{first} {join.tau[0]}", f"{first} +Inf")),
-                ("MetricsIncomplete", lambda text: "".join(line for line in text.splitlines(True) if first not in line)),
                 ("MetricsOfOtherPlan", lambda text: text.replace('plan_generation{name="one"} ', 'plan_generation{name="one"} 7')),
             ]
             join.tuples = 2_000.0
@@ -545,6 +544,38 @@ def test_a_real_prometheus_that_comes_goes_and_lies(tmp_path: Path) -> None:
 
     with ExitStack() as stack:
         asyncio.run(told(stack))
+
+
+@pytest.mark.prometheus
+@needs_prometheus
+def test_a_real_prometheus_that_is_written_to_has_the_series_of_a_scrape_one_after_the_other(tmp_path: Path) -> None:
+    """By remote write, whose shards are not awaited: first all of three scrapes, then a part of the fourth, then the rest of it."""
+    join = ScaledJoin(time.time, 2_000.0, workers=2)
+    begin = math.floor(time.time()) - 30.0
+
+    def scraped(at: float) -> list[tuple[dict[str, str], float, float]]:
+        where = {"namespace": "team-a", "pod": "sj-one-7d4f-x"}
+        return [({**dict(labels), **where}, value, at) for labels, value in exposition(join.metrics())]
+
+    def measured(url: str) -> Reading:
+        found = ask(url, prometheus_timeout_seconds=PATIENCE_SECONDS)
+        assert isinstance(found, list), found
+        streams = (("orders",), ("payments",))
+        reading = measure(found, generation=1, workers=2, streams=streams, now=begin + 30.0, bound=60.0)
+        assert isinstance(reading, Reading), reading
+        return reading
+
+    with prometheus(tmp_path / "prometheus", {}, "--web.enable-remote-write-receiver") as server:
+        for number in range(3):
+            server.write(scraped(begin + 10.0 * number))
+        assert (measured(server.url).at, measured(server.url).late_seconds) == (begin + 20.0, 0.0)
+        early, rest = [], []
+        for one in scraped(begin + 30.0):
+            (rest if one[0].get("task") == "1" else early).append(one)
+        server.write(early)
+        assert (measured(server.url).at, measured(server.url).late_seconds) == (begin + 20.0, 10.0)
+        server.write(rest)
+        assert (measured(server.url).at, measured(server.url).late_seconds) == (begin + 30.0, 0.0)
 
 
 @pytest.mark.prometheus

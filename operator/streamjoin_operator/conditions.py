@@ -209,7 +209,7 @@ def _metrics(facts: Facts) -> Condition:
         return Condition("MetricsAvailable", False, distrusted.reason, distrusted.text + since + distrusted.meanwhile)
     if facts.report.metrics_problem is not None:
         return Condition("MetricsAvailable", False, Reason.MetricsUnavailable, facts.report.metrics_problem)
-    return Condition("MetricsAvailable", True, Reason.MetricsRead)
+    return Condition("MetricsAvailable", True, Reason.MetricsRead, "" if measured is None else measured.note)
 
 
 def _shedding(facts: Facts) -> Condition:

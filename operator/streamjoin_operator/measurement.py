@@ -3,14 +3,19 @@
 Metrics come as series with the times of their scrapes, from Prometheus or from the driver itself. A scrape shows one committed epoch, so
 what is of one scrape belongs together; rates are taken between scrapes.
 
-Always holds: pure; a sample has every number, all of them finite and not negative, of all workers of the plan that runs, and of a scrape
+The series of one scrape may arrive apart (remote write, Thanos, Mimir), so the newest scrape that is *whole* counts: the newest of which
+every series is there. A series that is there and not sound is not late, and no older scrape stands in for it.
+
+Always holds: pure; a sample has every number, all of them finite and not negative, of all workers of the plan that runs, and of one scrape
 no older than the bound; whatever falls short of that is :class:`Distrusted`, a reason and a text, and never a number.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -68,6 +73,18 @@ class Distrusted:
     """What is done without it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sample, and how far its scrape is behind the newest."""
+
+    sample: Sample
+    epoch: float
+    at: float
+    """When the scrape was made."""
+    late_seconds: float = 0.0
+    """By so much a newer scrape is ahead of which not every series is there yet."""
+
+
 class Source(StrEnum):
     """Who says what was measured."""
 
@@ -85,6 +102,8 @@ class Measurement:
     """Of the driver's own numbers it is unconfirmed where a Prometheus is to confirm them."""
     distrusted: Distrusted | None = None
     """Why there is no sample; or why it is not Prometheus', which is to be asked."""
+    note: str = ""
+    """What is said of a sample that can be trusted."""
 
     @property
     def lacking(self) -> Distrusted | None:
@@ -151,46 +170,87 @@ def measure(
     now: float,
     bound: float,
     is_retrying: bool = False,
-) -> Sample | Distrusted:
-    """The sample that the newest scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side
+) -> Reading | Distrusted:
+    """The sample that the newest whole scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side
     of the scheme.
 
     ``bound``: from this age on, in seconds, no scrape is believed. ``is_retrying``: epochs fail, so that what is shown is of the last one
     that did not. The sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points).
     """
-    try:
-        return _newest(found, now, bound).sample(generation, workers, streams, is_retrying)
-    except Doubt as doubt:
-        return doubt.found
-
-
-def _newest(found: Iterable[Series], now: float, bound: float) -> _Scraped:
-    """Of all that was scraped as this join, the one that is furthest: pods come and go, and one may be scraped twice."""
     by_target: dict[Labels, list[Series]] = {}
     for series in found:
         if series.points:
             target = tuple(sorted((name, value) for name, value in series.labels.items() if name not in _OWN))
             by_target.setdefault(target, []).append(series)
     if not by_target:
-        raise Doubt(Reason.MetricsMissing, "none of the series that are needed is there")
-    targets = [_Scraped(series) for series in by_target.values()]
+        return Distrusted(Reason.MetricsMissing, "none of the series that are needed is there")
+    targets = [_Target(series) for series in by_target.values()]
     newest = max(target.at for target in targets)
     if not -bound <= now - newest <= bound:
         age = now - newest
         text = f"the newest sample is of {instant(newest)}, " + ("ahead of this clock" if age < 0 else f"more than {bound:.0f} s old")
-        raise Doubt(Reason.MetricsStale, text)
+        return Distrusted(Reason.MetricsStale, text)
     living = [target for target in targets if abs(now - target.at) <= bound]
-    return max(living, key=lambda target: (target.epoch, target.at))
+    # Pods come and go, and one may be scraped twice: the one that is furthest counts, and of its scrapes the newest.
+    read = [(target.read(generation, workers, streams, is_retrying, now, bound), target) for target in living]
+    whole = [one for one, _ in read if isinstance(one, Reading)]
+    last, _ = max(read, key=lambda one: (one[1].epoch, one[1].at))
+    if isinstance(last, Distrusted) and not (whole and last.reason is Reason.MetricsIncomplete):
+        return last
+    return max(whole, key=lambda one: (one.epoch, one.at))
 
 
-class _Scraped:
-    """All series of one target, and its newest scrape."""
+class _Target:
+    """All series of one target."""
 
     def __init__(self, series: Sequence[Series]) -> None:
         self.at = max(one.points[-1][0] for one in series)
+        self._all = series
+
+    @property
+    def epoch(self) -> float:
+        """The last that is known to be committed; -1 where none is."""
+        last = [one.points[-1][1] for one in self._all if one.labels["__name__"] == EPOCH]
+        return max((number for number in last if math.isfinite(number)), default=-1.0)
+
+    def read(
+        self, generation: int, workers: int, streams: Sequence[Sequence[str]], is_retrying: bool, now: float, bound: float
+    ) -> Reading | Distrusted:
+        """The newest whole scrape's sample; or what the newest one lacks."""
+        lacking: Distrusted | None = None
+        for at in self._scrapes():
+            scraped = _Scraped(self._all, at)
+            try:
+                sample = scraped.sample(generation, workers, streams, is_retrying)
+            except Doubt as doubt:
+                lacking = lacking or doubt.found
+                if doubt.found.reason is not Reason.MetricsIncomplete or doubt.found.is_early:
+                    return lacking
+                continue
+            if lacking is not None and now - at > bound:
+                text = f"{lacking.text}; the newest whole scrape is of {instant(at)}, more than {bound:.0f} s old"
+                return replace(lacking, text=text)
+            return Reading(sample, scraped.epoch, at, self.at - at)
+        assert lacking is not None, "there is at least the newest scrape"
+        return lacking
+
+    def _scrapes(self) -> Iterator[float]:
+        """The times of the scrapes that may be whole, the newest first: of one that lacks a series, those before it that have more."""
+        yield self.at
+        counts = Counter(at for one in self._all for at, _ in one.points)
+        yield from (at for at in sorted(counts, reverse=True) if counts[at] > counts[self.at])
+
+
+class _Scraped:
+    """All series of one target, as they were at one of its scrapes."""
+
+    def __init__(self, series: Sequence[Series], at: float) -> None:
+        self.at = at
         self._series: dict[str, list[Series]] = {}
         for one in series:
-            self._series.setdefault(one.labels["__name__"], []).append(one)
+            until = bisect.bisect_right(one.points, at, key=lambda point: point[0])
+            if until and one.points[until - 1][0] == at:
+                self._series.setdefault(one.labels["__name__"], []).append(replace(one, points=one.points[:until]))
 
     @property
     def epoch(self) -> float:
@@ -284,8 +344,8 @@ class _Scraped:
         return self._counter(name)[-1][1]
 
     def _now(self, name: str) -> list[tuple[Series, float]]:
-        """The series that the newest scrape has."""
-        return [(series, series.points[-1][1]) for series in self._series.get(name, ()) if series.points[-1][0] == self.at]
+        """The series that the scrape has."""
+        return [(series, series.points[-1][1]) for series in self._series.get(name, ())]
 
 
 def check_plan(measured: float, generation: int) -> None:

@@ -86,7 +86,7 @@ class Reason(Enum):
     MetricsUnavailable = "The driver's metrics cannot be read, or do not agree with its plan; no worker is removed meanwhile."
     MetricsMissing = "There are no series of this join; where Prometheus answers, the message has the likely causes, each with its remedy."
     MetricsStale = "The newest sample is too old."
-    MetricsIncomplete = "The newest sample lacks workers, or another number that is needed."
+    MetricsIncomplete = "The newest scrape lacks workers, or another number that is needed, and so do all that are not too old."
     MetricsNotFinite = "The newest sample has NaN, an infinity or a negative number."
     MetricsOfOtherPlan = "The newest sample is of another plan than the one that runs."
     PrometheusUnreachable = "Prometheus cannot be connected to."

@@ -81,6 +81,8 @@ class Memo:
     """Of the ConfigMap with the ledger; None: there is none."""
     scrapes: Scrapes | None = None
     """Of the driver's own metrics, while no Prometheus answers."""
+    late: tuple[int, float] = (0, float("-inf"))
+    """By how many seconds series arrived late in Prometheus, at most, and when that was seen last."""
     searched: tuple[float, Found | None] | None = None
     """What a Prometheus that has nothing of the join has else, and when it was asked for that."""
     has_monitor: bool = False

@@ -6,19 +6,20 @@ import json
 from functools import partial
 
 from streamjoin.elastic.decision import Kind
-from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode
 from streamjoin_operator import api, children, missing, names, orders
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, event_of, settings_of
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_steps import wish_of
-from streamjoin_operator.measurement import Distrusted, Measurement, Scrapes, Source, by_itself, measure
+from streamjoin_operator.measurement import Distrusted, Measurement, Reading, Scrapes, Source, by_itself, measure
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
+from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
 from streamjoin_operator.reporting import Reporter
 
+LATE_SECONDS = 600.0
+"""For so long it is told how late series arrive."""
 SEARCH_SECONDS = 60.0
 """How often a Prometheus that has nothing of a join is asked what else it has."""
 
@@ -156,13 +157,23 @@ class ScalingStep:
             else:
                 memo.searched = None
             confirmed = found if isinstance(found, Distrusted) else sample(found)
-            if isinstance(confirmed, Sample):
+            if isinstance(confirmed, Reading):
                 memo.scrapes = None
-                return Measurement(Source.PROMETHEUS, confirmed)
+                return Measurement(Source.PROMETHEUS, confirmed.sample, note=self._lateness(memo, confirmed.late_seconds))
             away = confirmed
         memo.scrapes = memo.scrapes or Scrapes(2 * bound)
         memo.scrapes.add(reconciliation.report.text, at)
-        return by_itself(sample(memo.scrapes.series()), away)
+        own = sample(memo.scrapes.series())
+        return by_itself(own.sample if isinstance(own, Reading) else own, away)
+
+    def _lateness(self, memo: Memo, seconds: float) -> str:
+        """How old the newest whole scrape is beside the newest; the most of some minutes, or the status would be written at every poll."""
+        now = self._ports.clock()
+        if round(seconds) >= memo.late[0] or now - memo.late[1] >= LATE_SECONDS:
+            memo.late = (round(seconds), now)
+        if not memo.late[0]:
+            return ""
+        return f"series arrive late: the newest whole scrape counts, which is up to {memo.late[0]} s older than the newest"
 
     async def _why_missing(self, reconciliation: Reconciliation, url: str) -> Distrusted:
         """Why Prometheus, which answers, has no series of the join."""
