@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import ssl
 import struct
 import subprocess
 import urllib.error
@@ -11,6 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,23 @@ Sample = tuple[Mapping[str, str], float, float]
 """Of one series: its labels, with ``__name__`` without the prefix; the value; and the time, in seconds since 1970."""
 
 
+@dataclass(frozen=True)
+class Guard:
+    """What a Prometheus asks of whoever comes."""
+
+    web: dict[str, Any]
+    """Its web configuration, with TLS."""
+    tls: ssl.SSLContext
+    """By which it lets the test in."""
+    authorization: str
+
+
 class Server:
     """Prometheus' HTTP API."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, guard: Guard | None = None) -> None:
         self.url = self._url = url
+        self._guard = guard
 
     def write(self, samples: Sequence[Sample]) -> None:
         """By remote write, which it must have been started for."""
@@ -69,7 +83,10 @@ class Server:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=PATIENCE_SECONDS) as answer:
+            headers = {} if self._guard is None else {"Authorization": self._guard.authorization}
+            request = urllib.request.Request(f"{self._url}/-/ready", headers=headers)
+            tls = None if self._guard is None else self._guard.tls
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=tls) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -131,12 +148,16 @@ def command(directory: Path, config: dict[str, Any], address: str, *options: str
 
 
 @contextmanager
-def prometheus(directory: Path, config: dict[str, Any], *options: str) -> Iterator[Server]:
+def prometheus(directory: Path, config: dict[str, Any], *options: str, guard: Guard | None = None) -> Iterator[Server]:
     """Runs with this configuration, and keeps its files in the directory, which it makes."""
     directory.mkdir()
     address = free_address()
+    if guard is not None:
+        web = directory / "web.yml"
+        web.write_text(yaml.safe_dump(guard.web))
+        options = (*options, f"--web.config.file={web}")
     with process(directory / "process", *command(directory, config, address, *options)) as running:
-        server = Server(f"http://{address}")
+        server = Server(f"{'http' if guard is None else 'https'}://{address}", guard)
 
         def ready() -> bool:
             assert running.poll() is None, (directory / "process" / "stderr").read_text()

@@ -31,6 +31,7 @@ from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
 from streamjoin_operator.measurement import Distrusted, Reading, Scrapes, Series, measure
 from streamjoin_operator.missing import Found
+from streamjoin_operator.prometheus import Question
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
@@ -64,12 +65,12 @@ class OwnMetrics:
     def restart_empty(self) -> None:
         self._scrapes = Scrapes(300)
 
-    async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted:
-        self.asked.append((url, namespace, name, seconds))
+    async def read(self, question: Question, seconds: float) -> list[Series] | Distrusted:
+        self.asked.append((question.url, question.namespace, question.name, seconds))
         return self.answer or self.spoil(self._scrapes.series())
 
-    async def search(self, url: str, name: str, pods: str) -> Found | None:
-        assert (name, pods) == ("one", "sj-one")
+    async def search(self, question: Question) -> Found | None:
+        assert (question.name, question.base) == ("one", "sj-one")
         return self.found
 
 
@@ -466,7 +467,7 @@ def test_a_scrape_that_is_whole_and_not_sound_is_not_replaced_by_an_older_one() 
     for _ in range(5):
         world.now += 10
         world.prometheus.scrape()
-    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
     assert not isinstance(found, Distrusted)
 
     def measured(found: Sequence[Series]) -> Reading | Distrusted:
@@ -616,8 +617,15 @@ MISSING: dict[str, tuple[Found | None, set[str], Object, str, str]] = {
         *("MetricsMissing", "namespaces may have another label than namespace (prometheus.namespaceLabel)"),
     ),
     "it was scraped before": (
-        *(Found([of(GENERATION, (BEGIN - 600, 1.0), namespace="default")]), MONITORED, {}),
+        *(Found([of(GENERATION, (BEGIN - 600, 1.0), namespace="default", pod="sj-one-1")]), MONITORED, {}),
         *("MetricsStale", "the newest sample is of 2027-01-15T07:50:00Z, and http://prometheus:9090 does not scrape the driver now"),
+    ),
+    "its series say no pod": (
+        *(Found([of(GENERATION, (BEGIN, 1.0), namespace="default", instance="10.0.0.1:8080")]), MONITORED, {}),
+        *(
+            "MetricsMissing",
+            "they have no label pod; have Prometheus add it, or set prometheus.podLabel to the one that names pods, or to none",
+        ),
     ),
     "its pod cannot be scraped": (
         *(Found([], [of("up", (BEGIN, 0.0), pod="sj-one-1", namespace="default")]), MONITORED, {}),
@@ -1228,7 +1236,7 @@ def test_a_sample_has_what_a_scrape_says() -> None:
     for _ in range(5):
         world.now += 10
         world.prometheus.scrape()
-    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
     assert not isinstance(found, Distrusted)
     reading = measure(found, generation=1, workers=world.join.workers, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
     assert isinstance(reading, Reading)
@@ -1254,7 +1262,7 @@ def test_a_stream_that_is_on_both_sides_counts_on_each_and_is_waited_for_once() 
     def measured(found: Sequence[Series]) -> Reading | Distrusted:
         return measure(found, generation=1, workers=world.join.workers, streams=job.streams_by_side, now=world.now, bound=60.0)
 
-    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
     assert not isinstance(found, Distrusted)
     reading = measured(found)
     assert isinstance(reading, Reading)
@@ -1273,7 +1281,7 @@ def test_how_fast_event_time_passes_is_read_of_the_watermarks_where_all_are_know
     for _ in range(5):
         world.now += 10
         world.prometheus.scrape()
-    found = asyncio.run(world.prometheus.read("", *KEY, 120.0))
+    found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
     assert not isinstance(found, Distrusted)
     one_missing = without("watermark_timestamp_seconds", stream="payments")(found)
     paces = []

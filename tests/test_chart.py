@@ -113,6 +113,13 @@ REFUSED: list[tuple[Object, str]] = [
     ({"prometheus": {"url": "prometheus:9090"}}, "url"),
     ({"prometheus": {"token": "secret"}}, "token"),
     ({"prometheus": {"timeoutSeconds": 0}}, "timeoutSeconds"),
+    ({"prometheus": {"headers": {"X-Scope OrgID": "a"}}}, "headers"),
+    ({"prometheus": {"headers": {"X-Scope-OrgID": "a\nb"}}}, "headers"),
+    ({"prometheus": {"serviceAccountToken": {"audience": "a", "expirationSeconds": 60}}}, "expirationSeconds"),
+    (
+        {"prometheus": {"tokenSecret": {"name": "a"}, "basicSecret": {"name": "b"}}},
+        "prometheus.basicSecret.name: prometheus.tokenSecret.name is given too; remove one of them",
+    ),
     ({"cost": {"pricePerExecutorHour": -1}}, "pricePerExecutorHour"),
     ({"networkPolicy": {"prometheusPorts": [0]}}, "prometheusPorts"),
     ({"networkPolicy": {"dnsPorts": []}}, "dnsPorts"),
@@ -206,6 +213,40 @@ def test_prometheus_is_told_to_the_operator_with_its_files_and_its_port() -> Non
         assert wanted in [rule["ports"] for rule in policy["spec"]["egress"]]
 
 
+LOGINS: dict[str, tuple[Object, str, Object]] = {
+    "a token of the service account": (
+        {"serviceAccountToken": {"audience": "thanos", "expirationSeconds": 900}},
+        "token",
+        {
+            "projected": {
+                "defaultMode": 0o440,
+                "sources": [{"serviceAccountToken": {"path": "token", "audience": "thanos", "expirationSeconds": 900}}],
+            }
+        },
+    ),
+    "a user": ({"basicSecret": {"name": "a"}}, "user", {"secret": {"secretName": "a", "defaultMode": 0o440}}),
+    "a certificate": ({"clientCertificateSecret": {"name": "a"}}, "certificate", {"secret": {"secretName": "a", "defaultMode": 0o440}}),
+    "headers": ({"headersSecret": {"name": "a"}}, "headers", {"secret": {"secretName": "a", "defaultMode": 0o440}}),
+}
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("name", LOGINS)
+def test_what_the_operator_logs_in_to_prometheus_by_is_mounted(name: str) -> None:
+    given, volume, wanted = LOGINS[name]
+    (deployment,) = of_kind(rendered({"prometheus": given}), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": f"prometheus-{volume}", **wanted} in pod["volumes"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == f"prometheus-{volume}"]
+    files = [
+        one["value"] for one in container["env"] if one["name"].startswith("STREAMJOIN_PROMETHEUS_") and "/etc/" in one.get("value", "")
+    ]
+    assert files
+    assert all(file.startswith(mount["mountPath"]) for file in files)
+    assert mount["readOnly"]
+
+
 @pytest.mark.helm
 def test_the_webhook_has_a_certificate_of_cert_manager_or_one_that_is_given() -> None:
     objects = rendered({"admission": {"enabled": True}, "watch": {"namespaces": ["team-a"]}, "operatorClass": "blue"})
@@ -296,6 +337,14 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "prometheus_url": ({"prometheus": {"url": "http://a:9090"}}, "http://a:9090"),
     "prometheus_allowed_urls": ({"prometheus": {"allowedUrls": ["http://a:1", "https://b/c"]}}, ("http://a:1", "https://b/c")),
     "prometheus_token_file": ({"prometheus": {"tokenSecret": {"name": "a"}}}, "/etc/prometheus-token/token"),
+    "prometheus_username_file": ({"prometheus": {"basicSecret": {"name": "a", "usernameKey": "u"}}}, "/etc/prometheus-user/u"),
+    "prometheus_password_file": ({"prometheus": {"basicSecret": {"name": "a"}}}, "/etc/prometheus-user/password"),
+    "prometheus_cert_file": ({"prometheus": {"clientCertificateSecret": {"name": "a"}}}, "/etc/prometheus-certificate/tls.crt"),
+    "prometheus_key_file": ({"prometheus": {"clientCertificateSecret": {"name": "a"}}}, "/etc/prometheus-certificate/tls.key"),
+    "prometheus_headers": ({"prometheus": {"headers": {"X-Scope-OrgID": "a, b", "X-B": "c=d"}}}, ("X-B=c=d", "X-Scope-OrgID=a, b")),
+    "prometheus_headers_directory": ({"prometheus": {"headersSecret": {"name": "a"}}}, "/etc/prometheus-headers"),
+    "prometheus_query_parameters": ({"prometheus": {"queryParameters": {"dedup": "true"}}}, ("dedup=true",)),
+    "prometheus_pod_label": ({"prometheus": {"podLabel": "none"}}, "none"),
     "prometheus_ca_file": ({"prometheus": {"caConfigMap": {"name": "a"}}}, "/etc/prometheus-ca/ca.crt"),
     "prometheus_insecure": ({"prometheus": {"insecure": True}}, True),
     "prometheus_timeout_seconds": ({"prometheus": {"timeoutSeconds": 6.5}}, 6.5),
@@ -306,8 +355,14 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "log_level": ({"operator": {"logLevel": "debug"}}, "debug"),
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
-IMPLIED = {"engine_image": {"tables_image"}}
-"""Other settings that such a value changes: the image for tables is named after the engine's."""
+IMPLIED = {
+    "engine_image": {"tables_image"},
+    "prometheus_username_file": {"prometheus_password_file"},
+    "prometheus_password_file": {"prometheus_username_file"},
+    "prometheus_cert_file": {"prometheus_key_file"},
+    "prometheus_key_file": {"prometheus_cert_file"},
+}
+"""Other settings that such a value changes: the image for tables is named after the engine's, and of two files one Secret has both."""
 
 
 def settings_of(values: Object) -> Settings:

@@ -190,6 +190,14 @@ ACCEPTED = [
     accepted("defaults for all that may have one", (WORKERS, "suspend: true"), ("  suspend: false\n", "")),
     accepted("a parameter of the model", ("model: adsp", "model: readj, sigma: 0.5")),
     accepted("scaling off, in quotes", ("mode: Enforce", 'mode: "Off"')),
+    accepted(
+        "a Prometheus with a login",
+        (
+            "mode: Enforce",
+            "mode: Enforce, prometheus: {bearer: {secretName: a}, tls: {secretName: b}, headers: {X-Scope-OrgID: a}, "
+            'headersSecretName: c, queryParameters: {dedup: "true"}}',
+        ),
+    ),
     accepted("another Prometheus", ("mode: Enforce", 'mode: Enforce, prometheus: {url: "https://prometheus.monitoring:9090/team-a"}')),
     accepted("a changed pod", ("{metadata: {labels: {team: a}}}", "{spec: {tolerations: [{key: a, operator: Exists}]}}")),
 ]
@@ -475,6 +483,10 @@ REFUSED = [
     refused("tau3 above 1", "tau2: 0.8", "tau2: 0.8, tau3: 1.5", "spec.scaling.tau3", "less than or equal to 1"),
     refused(
         "a mode that is unknown", "mode: Enforce", "mode: Always", "spec.scaling.mode", 'supported values: "Enforce", "Recommend", "Off"'
+    ),
+    refused(
+        *("two logins", "mode: Enforce", "mode: Enforce, prometheus: {bearer: {secretName: a}, basic: {secretName: b}}"),
+        *("spec.scaling.prometheus.bearer", "excludes basic; keep one"),
     ),
     refused(
         *("a Prometheus that is no address", "mode: Enforce", 'mode: Enforce, prometheus: {url: "prometheus:9090"}'),

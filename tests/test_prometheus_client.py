@@ -32,7 +32,7 @@ from scaled_join import ScaledJoin, ScaledServer
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.measurement import Distrusted, Reading, Series, exposition, measure
 from streamjoin_operator.metrics import Metrics
-from streamjoin_operator.prometheus import PrometheusClient, forbidden
+from streamjoin_operator.prometheus import PrometheusClient, Question, forbidden
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import SettingError, Settings, read
@@ -57,6 +57,8 @@ class Answers:
     is_silent: bool = False
     """Nobody gets an answer before this is over."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+    sent: list[dict[str, str]] = field(default_factory=list)
+    """The headers of each."""
     url: str = ""
 
     @contextmanager
@@ -65,6 +67,7 @@ class Answers:
 
         class Handler(http_stub.Handler):
             def do_GET(self) -> None:
+                answers.sent.append(dict(self.headers))
                 answers.asked.append((self.path, self.headers.get("Authorization")))
                 if answers.is_silent:
                     over.wait()
@@ -82,11 +85,17 @@ class Answers:
                 over.set()
 
 
-def ask(url: str, told: Callable[[Reason | None], None] = lambda reason: None, **settings: Any) -> list[Series] | Distrusted:
+def about(url: str, **given: Any) -> Question:
+    return Question(url, "team-a", "one", "sj-one", **given)
+
+
+def ask(
+    url: str, told: Callable[[Reason | None], None] = lambda reason: None, join: Object | None = None, **settings: Any
+) -> list[Series] | Distrusted:
     async def asked() -> list[Series] | Distrusted:
         client = PrometheusClient(Settings(**{"prometheus_url": url, "prometheus_timeout_seconds": 5.0, **settings}), told=told)
         try:
-            return await client.read(url, "team-a", "one", 120.0)
+            return await client.read(about(url, **(join or {})), 120.0)
         finally:
             await client.close()
 
@@ -110,6 +119,7 @@ def test_the_raw_points_of_this_join_alone_are_asked_for() -> None:
         assert path.startswith("/api/v1/query?query=")
         assert "namespace%3D%22team-a%22" in path
         assert "name%3D%22one%22" in path
+        assert "pod%3D~%22sj-one-.%2B%22" in path
         assert path.endswith(("%5B120s%5D", "[120s]"))
         assert authorization is None
 
@@ -148,7 +158,7 @@ def test_nobody_there_and_no_such_name() -> None:
     assert reason_of(ask("http://prometheus.invalid:9090")) in (Reason.PrometheusUnreachable, Reason.PrometheusSlow)
 
 
-def test_the_token_is_read_every_time_and_goes_to_its_own_server_alone(tmp_path: Path) -> None:
+def test_the_token_is_read_every_time_and_goes_to_its_own_address_alone(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
     with Answers().served() as own, Answers().served() as other:
@@ -163,16 +173,16 @@ def test_the_token_is_read_every_time_and_goes_to_its_own_server_alone(tmp_path:
             )
             try:
                 for url in (own.url, f"{own.url}/team-a", other.url):
-                    await client.read(url, "team-a", "one", 60.0)
+                    await client.read(about(url), 60.0)
                 token.write_text("second")
-                await client.read(own.url, "team-a", "one", 60.0)
+                await client.read(about(own.url), 60.0)
                 token.unlink()
-                assert reason_of(await client.read(own.url, "team-a", "one", 60.0)) is Reason.PrometheusDenied
+                assert reason_of(await client.read(about(own.url), 60.0)) is Reason.PrometheusDenied
             finally:
                 await client.close()
 
         asyncio.run(asked())
-        assert [authorization for _, authorization in own.asked] == ["Bearer first", "Bearer first", "Bearer second"]
+        assert [authorization for _, authorization in own.asked] == ["Bearer first", None, "Bearer second"]
         assert [authorization for _, authorization in other.asked] == [None]
 
 
@@ -251,7 +261,7 @@ class RealPrometheus:
 
     def __init__(self, directory: Path, stack: ExitStack, target: str) -> None:
         self._directory, self._stack, self._starts = directory, stack, 0
-        self.target, self.labels = target, {"namespace": "default"}
+        self.target, self.labels = target, {"namespace": "default", "pod": "sj-one-7d4f-x"}
         self._address = free_address()
         self.url = f"http://{self._address}"
         self._running: ExitStack | None = None
@@ -606,7 +616,7 @@ def test_a_real_prometheus_without_series_of_the_join_is_asked_what_else_it_has(
             again(server.address, kubernetes_namespace="default")
             other = "set prometheus.namespaceLabel to kubernetes_namespace"
             await loop.until("it labels them otherwise", lambda: says("MetricsMissing", other))
-            again(server.address, namespace="default")
+            again(server.address, namespace="default", pod="sj-one-7d4f-x")
             await loop.until("it has them", lambda: loop.metrics == "MetricsRead" and loop.status["utilization"]["source"] == "Prometheus")
         finally:
             await loop.close()

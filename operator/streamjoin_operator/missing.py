@@ -43,12 +43,18 @@ class Monitor:
     """Those that somebody has asked for."""
 
 
-def why(found: Found | None, monitor: Monitor, *, url: str, namespace: str, label: str) -> Distrusted:
-    """``found``: None where Prometheus could not be asked for more. ``label``: by which it is taken to tell namespaces apart. O(found)."""
+def why(found: Found | None, monitor: Monitor, *, url: str, namespace: str, label: str, pod_label: str = "pod") -> Distrusted:
+    """``found``: None where Prometheus could not be asked for more. ``label``: by which it is taken to tell namespaces apart, and
+    ``pod_label`` pods, or none. O(found)."""
     begin = f"{url} answers, and has no series of this join"
     if found is None:
         return Distrusted(Reason.MetricsMissing, f"{begin}. {_causes(monitor, label)}")
     ours = [series.points[-1][0] for series in found.plans if series.points and series.labels.get(label) == namespace]
+    is_of_pods = any(pod_label in series.labels for series in found.plans if series.labels.get(label) == namespace)
+    if ours and pod_label != "none" and not is_of_pods:
+        text = f"{url} has series of this join that do not say which pod they are of: they have no label {pod_label}"
+        remedy = "have Prometheus add it, or set prometheus.podLabel to the one that names pods, or to none"
+        return Distrusted(Reason.MetricsMissing, f"{text}; {remedy} (chart; STREAMJOIN_PROMETHEUS_POD_LABEL)")
     if ours:
         text = f"the newest sample is of {instant(max(ours))}, and {url} does not scrape the driver now. {_causes(monitor)}"
         return Distrusted(Reason.MetricsStale, text)

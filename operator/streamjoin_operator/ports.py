@@ -11,6 +11,7 @@ from streamjoin_operator.api import Api
 from streamjoin_operator.driver import Answered, Report
 from streamjoin_operator.measurement import Distrusted, Series
 from streamjoin_operator.missing import Found
+from streamjoin_operator.prometheus import Question
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
@@ -28,9 +29,9 @@ class Drivers(Protocol):
 class Prometheus(Protocol):
     """What is needed of ``prometheus.PrometheusClient``."""
 
-    async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted: ...
+    async def read(self, question: Question, seconds: float) -> list[Series] | Distrusted: ...
 
-    async def search(self, url: str, name: str, pods: str) -> Found | None: ...
+    async def search(self, question: Question) -> Found | None: ...
 
 
 @dataclass(frozen=True, slots=True)

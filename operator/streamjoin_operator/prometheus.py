@@ -4,7 +4,7 @@ One instant query for the last minutes of all series that are needed: it brings 
 age of each is known and what is of one scrape can be told from what is not. An expression such as ``rate`` would hide both.
 
 Always holds: nothing blocks the loop, each question ends within its timeout, and none raises: an answer that cannot be used is
-:class:`Distrusted`. Nothing is sent to a server that the operator's own settings do not name, the token goes to that of
+:class:`Distrusted`. Nothing is sent to a server that the operator's own settings do not name, the operator's own login goes to that of
 ``prometheus_url`` and to no other, and no redirect is followed. Of an answer that cannot be used only its status is told (``answers``).
 """
 
@@ -15,14 +15,17 @@ import json
 import logging
 import math
 import ssl
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import aiohttp
 from yarl import URL
 
+from streamjoin.manifest.prometheus import Prometheus
 from streamjoin_operator.answers import failure, read_at_most
+from streamjoin_operator.login import Login, LoginError, anonymous, of_join, of_operator
 from streamjoin_operator.measurement import GENERATION, NAMES, PREFIX, Distrusted, Series
 from streamjoin_operator.missing import Found
 from streamjoin_operator.reasons import Reason
@@ -32,12 +35,33 @@ LARGEST_ANSWER = 64 << 20
 """10,000 workers, scraped every five seconds, take 30 MB."""
 LARGE_ANSWER = 1 << 18
 """To read a larger one takes the loop longer than other joins should wait."""
+MOST_CONTEXTS = 64
+NONE = "none"
+"""Instead of the label of pods: series are not chosen by pods."""
+LOGIN = "how the operator logs in: prometheus of its chart, or spec.scaling.prometheus where that says how"
 UP_SECONDS = 120
 """So long after its last scrape a pod is still one that is scraped."""
 KNOWN_ERRORS = ("timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found", "not_acceptable")
 """What Prometheus' API gives as ``errorType``; any other word may be anybody's secret."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which server is asked, and about which join."""
+
+    url: str
+    namespace: str
+    name: str
+    base: str
+    """How the names of its driver's pods begin, before a dash."""
+    pods: tuple[str, ...] = ()
+    """Its driver's; none: they are not known, and any with such a name will do."""
+    login: Prometheus | None = None
+    """How the join says that the server is logged in to; None: it does not."""
+    secrets: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, repr=False)
+    """Those of its namespace that ``login`` names, by name; None: there is none."""
 
 
 class PrometheusClient:
@@ -54,35 +78,47 @@ class PrometheusClient:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=settings.prometheus_timeout_seconds), connector=aiohttp.TCPConnector(limit=32)
         )
-        self._tls: tuple[float, ssl.SSLContext] | None = None
-        """The context, and when its file was written."""
+        self._contexts: dict[Login, ssl.SSLContext] = {}
+        """By login, as far as TLS has to do with it; the last ones."""
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def read(self, url: str, namespace: str, name: str, seconds: float) -> list[Series] | Distrusted:
-        """The points of the last ``seconds`` of all series of the join ``name`` in ``namespace``. ``url``: of the server."""
-        query = _query(self._settings.prometheus_namespace_label, namespace, name, seconds)
-        found = forbidden(url, self._settings) or await self._read(url.rstrip("/"), query)
+    async def read(self, question: Question, seconds: float) -> list[Series] | Distrusted:
+        """The points of the last ``seconds`` of all series of the join."""
+        found = forbidden(question.url, self._settings) or await self._read(question, _query(self._settings, question, seconds))
         self._told(found.reason if isinstance(found, Distrusted) else None)
         return found
 
-    async def search(self, url: str, name: str, pods: str) -> Found | None:
-        """What else it has that may be of a join whose series it has not; ``pods``: how the names of its driver's begin."""
-        plans = await self._read(url.rstrip("/"), f'{PREFIX}{GENERATION}{{name="{name}"}}[1h]')
+    async def search(self, question: Question) -> Found | None:
+        """What else it has that may be of a join whose series it has not."""
+        plans = await self._read(question, f'{PREFIX}{GENERATION}{{name="{question.name}"}}[1h]')
         if isinstance(plans, Distrusted):
             return None
-        targets = await self._read(url.rstrip("/"), f'up{{pod=~"{pods}-.+"}}[{UP_SECONDS}s]')
+        targets = await self._read(question, f'up{{pod=~"{question.base}-.+"}}[{UP_SECONDS}s]')
         return Found(plans, [] if isinstance(targets, Distrusted) else targets)
 
-    async def _read(self, url: str, query: str) -> list[Series] | Distrusted:
+    async def _read(self, question: Question, query: str) -> list[Series] | Distrusted:
+        url = question.url.rstrip("/")
         try:
-            headers = {"Accept": "application/json", **self._authorization(url)}
-            tls: ssl.SSLContext | bool = self._context() if url.startswith("https:") else True
+            login = self._login(question)
+            tls: ssl.SSLContext | bool = self._context(login) if url.startswith("https:") else True
         except OSError as error:
             return Distrusted(Reason.PrometheusDenied, f"{error.filename}: {error.strerror or error}")
+        except UnicodeDecodeError:
+            return Distrusted(Reason.PrometheusDenied, "a file of the login is not text; give it anew")
+        except LoginError as error:
+            return Distrusted(Reason.PrometheusDenied, str(error))
+        proxy = proxy_of(url)
         try:
-            request = self._session.get(f"{url}/api/v1/query", params={"query": query}, headers=headers, ssl=tls, allow_redirects=False)
+            request = self._session.get(
+                f"{url}/api/v1/query",
+                params=[*login.parameters, ("query", query)],
+                headers={**dict(login.headers), "Accept": "application/json"},
+                ssl=tls,
+                proxy=proxy,
+                allow_redirects=False,
+            )
             async with request as answer:
                 data = await read_at_most(answer, LARGEST_ANSWER)
                 status = answer.status
@@ -94,30 +130,48 @@ class PrometheusClient:
         except TimeoutError:
             return Distrusted(Reason.PrometheusSlow, f"{url} does not answer within {self._settings.prometheus_timeout_seconds:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Distrusted(Reason.PrometheusUnreachable, f"{url}: {failure(error)}")
+            by = "" if proxy is None else f" (by the proxy {URL(proxy).host})"
+            return Distrusted(Reason.PrometheusUnreachable, f"{url}{by}: {failure(error)}")
 
-    def _authorization(self, url: str) -> dict[str, str]:
+    def _login(self, question: Question) -> Login:
+        """The join's own where it says how; the operator's for its own server, and for no other."""
         settings = self._settings
-        if not settings.prometheus_token_file or not settings.prometheus_url or _origin(URL(url)) != _origin(URL(settings.prometheus_url)):
-            return {}
-        return {"Authorization": f"Bearer {Path(settings.prometheus_token_file).read_text().strip()}"}
+        if question.login is not None and question.login.has_login:
+            return of_join(question.login, question.namespace, question.secrets, anonymous(settings))
+        return of_operator(settings) if _is_own(question.url, settings) else anonymous(settings)
 
-    def _context(self) -> ssl.SSLContext:
-        """Made anew when the file of the certificates is another."""
-        settings = self._settings
-        path = settings.prometheus_ca_file
-        written = Path(path).stat().st_mtime if path else 0.0
-        if self._tls is None or self._tls[0] != written:
-            context = ssl.create_default_context(cafile=path or None)
-            if settings.prometheus_insecure:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            self._tls = (written, context)
-        return self._tls[1]
+    def _context(self, login: Login) -> ssl.SSLContext:
+        """Made anew when a certificate is another."""
+        key = replace(login, headers=(), parameters=())
+        context = self._contexts.pop(key, None) or key.context()
+        self._contexts[key] = context
+        while len(self._contexts) > MOST_CONTEXTS:
+            del self._contexts[next(iter(self._contexts))]
+        return context
 
 
-def _query(namespace_label: str, namespace: str, name: str, seconds: float) -> str:
-    # Names in Kubernetes have neither quotes nor backslashes.
-    return f'{{__name__=~"{PREFIX}({"|".join(NAMES)})",{namespace_label}="{namespace}",name="{name}"}}[{math.ceil(seconds)}s]'
+def proxy_of(url: str) -> str | None:
+    """The proxy that HTTP_PROXY and HTTPS_PROXY name, unless NO_PROXY names the server; None: there is none."""
+    asked = URL(url)
+    if asked.host is None or proxy_bypass_environment(f"{asked.host}:{asked.port}"):
+        return None
+    return getproxies_environment().get(asked.scheme)
+
+
+def _query(settings: Settings, question: Question, seconds: float) -> str:
+    # Names in Kubernetes have neither quotes nor backslashes; a dot of theirs is any character, which no pod of another join has there.
+    chosen = [
+        f'__name__=~"{PREFIX}({"|".join(NAMES)})"',
+        f'{settings.prometheus_namespace_label}="{question.namespace}"',
+        f'name="{question.name}"',
+    ]
+    if settings.prometheus_pod_label != NONE:
+        chosen.append(f'{settings.prometheus_pod_label}=~"{"|".join(question.pods) or f"{question.base}-.+"}"')
+    return f"{{{','.join(chosen)}}}[{math.ceil(seconds)}s]"
+
+
+def _is_own(url: str, settings: Settings) -> bool:
+    return bool(settings.prometheus_url) and url.rstrip("/") == settings.prometheus_url.rstrip("/")
 
 
 def forbidden(url: str, settings: Settings) -> Distrusted | None:
@@ -127,8 +181,7 @@ def forbidden(url: str, settings: Settings) -> Distrusted | None:
     """
     try:
         wanted = URL(url)
-        is_own = url.rstrip("/") == settings.prometheus_url.rstrip("/")
-        if is_own or any(_is_below(wanted, URL(one)) for one in settings.prometheus_allowed_urls):
+        if _is_own(url, settings) or any(_is_below(wanted, URL(one)) for one in settings.prometheus_allowed_urls):
             return None
     except ValueError:  # a port beyond 65535
         pass
@@ -149,7 +202,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 def _series(status: int, data: bytes) -> list[Series] | Distrusted:
     """What an answer says."""
     if status in (401, 403):
-        return Distrusted(Reason.PrometheusDenied, f"it answers {status}; see the token (STREAMJOIN_PROMETHEUS_TOKEN_FILE)")
+        return Distrusted(Reason.PrometheusDenied, f"it answers {status}; see {LOGIN}")
     if 300 <= status < 400:
         return Distrusted(Reason.PrometheusUnusable, f"it answers {status} and sends us on; give the address of Prometheus itself")
     if status != 200:

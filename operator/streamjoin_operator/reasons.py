@@ -92,7 +92,7 @@ class Reason(Enum):
     PrometheusUnreachable = "Prometheus cannot be connected to."
     PrometheusSlow = "Prometheus does not answer in time."
     PrometheusNotAllowed = "spec.scaling.prometheus.url is no address that the operator's settings allow; nothing is sent to it."
-    PrometheusDenied = "Prometheus refuses the token, or the file of the token or of the certificates cannot be read."
+    PrometheusDenied = "Prometheus refuses the operator, or a file or a Secret of the login cannot be used; the message says which."
     PrometheusFailed = "Prometheus answers with an error."
     PrometheusUnusable = "What answers is no Prometheus, or its answer is not whole."
     TuplesShed = "Some worker is so full that tuples are dropped (spec.shedding)."

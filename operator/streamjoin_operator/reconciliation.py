@@ -81,6 +81,10 @@ class Memo:
     """Of the ConfigMap with the ledger; None: there is none."""
     scrapes: Scrapes | None = None
     """Of the driver's own metrics, while no Prometheus answers."""
+    driver_pods: tuple[Any, tuple[str, ...]] = (None, ())
+    """The names of the driver's pods, and of which state of its Deployment they are."""
+    login_secrets: tuple[Any, float, dict[str, Object | None]] = (None, float("-inf"), {})
+    """The Secrets by which the join's Prometheus is logged in to, for which names and when they were read."""
     late: tuple[int, float] = (0, float("-inf"))
     """By how many seconds series arrived late in Prometheus, at most, and when that was seen last."""
     searched: tuple[float, Found | None] | None = None

@@ -14,12 +14,15 @@ from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.measurement import Distrusted, Measurement, Reading, Scrapes, Source, by_itself, measure
 from streamjoin_operator.ports import Ports
+from streamjoin_operator.prometheus import Question
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
 from streamjoin_operator.reporting import Reporter
 
 LATE_SECONDS = 600.0
 """For so long it is told how late series arrive."""
+SECRET_SECONDS = 60.0
+"""How often the Secrets of a join's own login are read; at once after it was refused."""
 SEARCH_SECONDS = 60.0
 """How often a Prometheus that has nothing of a join is asked what else it has."""
 
@@ -138,7 +141,7 @@ class ScalingStep:
         assert scaler.core is not None, "it has just followed"
         assert reconciliation.report is not None, "a step before stops without one"
         assert reconciliation.derived.job is not None, "the first step stops without one"
-        memo, resource, bound = reconciliation.memo, reconciliation.resource, scaler.core.settings.stale_seconds
+        memo, bound = reconciliation.memo, scaler.core.settings.stale_seconds
         sample = partial(
             measure,
             generation=plan.generation,
@@ -151,11 +154,14 @@ class ScalingStep:
         url = reconciliation.manifest.spec.scaling.prometheus.url or self._ports.settings.prometheus_url
         away: Distrusted | None = None
         if url:
-            found = await self._ports.prometheus.read(url, resource.namespace, resource.name, 2 * bound)
-            if found == []:
-                found = await self._why_missing(reconciliation, url)
+            question = await self._question(reconciliation, url)
+            found = question if isinstance(question, Distrusted) else await self._ports.prometheus.read(question, 2 * bound)
+            if found == [] and isinstance(question, Question):
+                found = await self._why_missing(reconciliation, question)
             else:
                 memo.searched = None
+            if isinstance(found, Distrusted) and found.reason is Reason.PrometheusDenied:
+                memo.login_secrets = (None, float("-inf"), {})
             confirmed = found if isinstance(found, Distrusted) else sample(found)
             if isinstance(confirmed, Reading):
                 memo.scrapes = None
@@ -166,6 +172,25 @@ class ScalingStep:
         own = sample(memo.scrapes.series())
         return by_itself(own.sample if isinstance(own, Reading) else own, away)
 
+    async def _question(self, reconciliation: Reconciliation, url: str) -> Question | Distrusted:
+        """With the pods of the driver as they are now, and the Secrets that the join names, read once a minute."""
+        memo, resource, given = reconciliation.memo, reconciliation.resource, reconciliation.manifest.spec.scaling.prometheus
+        state = ((reconciliation.deployment or {}).get("metadata") or {}).get("resourceVersion")
+        if not memo.driver_pods[1] or memo.driver_pods[0] != state:
+            found = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.DRIVER))
+            memo.driver_pods = (state, tuple(sorted(pod["metadata"]["name"] for pod in found)))
+        wanted, now = given.secret_names, self._ports.clock()
+        if memo.login_secrets[0] != wanted or now - memo.login_secrets[1] >= SECRET_SECONDS:
+            try:
+                secrets = {name: await self._ports.api.get(api.SECRET, resource.namespace, name) for name in wanted}
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+                return Distrusted(Reason.PrometheusDenied, f"spec.scaling.prometheus: the operator may not read a Secret: {error.message}")
+            memo.login_secrets = (wanted, now, secrets)
+        about = (resource.namespace, resource.name, resource.base)
+        return Question(url, *about, pods=memo.driver_pods[1], login=given, secrets=memo.login_secrets[2])
+
     def _lateness(self, memo: Memo, seconds: float) -> str:
         """How old the newest whole scrape is beside the newest; the most of some minutes, or the status would be written at every poll."""
         now = self._ports.clock()
@@ -175,18 +200,19 @@ class ScalingStep:
             return ""
         return f"series arrive late: the newest whole scrape counts, which is up to {memo.late[0]} s older than the newest"
 
-    async def _why_missing(self, reconciliation: Reconciliation, url: str) -> Distrusted:
+    async def _why_missing(self, reconciliation: Reconciliation, question: Question) -> Distrusted:
         """Why Prometheus, which answers, has no series of the join."""
         memo, resource, settings, now = reconciliation.memo, reconciliation.resource, self._ports.settings, self._ports.clock()
         if memo.searched is None or now - memo.searched[0] >= SEARCH_SECONDS:
-            memo.searched = (now, await self._ports.prometheus.search(url, resource.name, resource.base))
+            memo.searched = (now, await self._ports.prometheus.search(question))
         monitor = missing.Monitor(
             resource.base,
             is_wanted=settings.pod_monitor != "off",
             is_known=memo.has_monitor,
             labels=children.monitor_labels(reconciliation.manifest, settings),
         )
-        return missing.why(memo.searched[1], monitor, url=url, namespace=resource.namespace, label=settings.prometheus_namespace_label)
+        labels = (settings.prometheus_namespace_label, settings.prometheus_pod_label)
+        return missing.why(memo.searched[1], monitor, url=question.url, namespace=resource.namespace, label=labels[0], pod_label=labels[1])
 
 
 def _document(found: Object | None) -> Object | None:

@@ -9,18 +9,28 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
 from streamjoin.manifest.field_types import LABEL_NAME, LABEL_VALUE
+from streamjoin.manifest.prometheus import PRINTABLE, header_problem, parameter_problem
 
 PREFIX = "STREAMJOIN_"
 LABEL = re.compile(f"({LABEL_NAME})=({LABEL_VALUE})")
 _KEY = r"[A-Za-z0-9][A-Za-z0-9./_-]*"
 _REQUIREMENT = rf"(!?{_KEY}|{_KEY}\s*(=|==|!=)\s*[A-Za-z0-9._-]*|{_KEY}\s+(in|notin)\s*\([A-Za-z0-9._,\s-]*\))"
 """One of a label selector."""
+
+
+LINES: dict[str, Callable[[str], str | None]] = {
+    "prometheus_headers": header_problem,
+    "prometheus_query_parameters": parameter_problem,
+}
+"""Settings of names and their values, one a line, and what is wrong with a name."""
+PAIRS = (("prometheus_username_file", "prometheus_password_file"), ("prometheus_cert_file", "prometheus_key_file"))
+"""Neither is of use without the other."""
 
 
 class SettingError(ValueError):
@@ -75,13 +85,27 @@ class Settings:
     prometheus_allowed_urls: tuple[str, ...] = _setting(
         (), "Other addresses that spec.scaling.prometheus.url may name, with everything below them, separated by commas."
     )
-    prometheus_token_file: str = _setting("", "A file with the bearer token for Prometheus, read at every question.")
+    prometheus_token_file: str = _setting("", "A file with the bearer token for Prometheus, read at every question, as are the others.")
+    prometheus_username_file: str = _setting("", "A file with the user for Prometheus (basic authentication), if there is no token.")
+    prometheus_password_file: str = _setting("", "A file with that user's password.")
+    prometheus_cert_file: str = _setting("", "A file with the client certificate that Prometheus is shown (PEM).")
+    prometheus_key_file: str = _setting("", "A file with its key.")
+    prometheus_headers: tuple[str, ...] = _setting(
+        (), "Headers that Prometheus is sent, such as X-Scope-OrgID=team-a, one a line; those of a question are not among them."
+    )
+    prometheus_headers_directory: str = _setting("", "A directory with more of them: each file has the name of a header, and its value.")
+    prometheus_query_parameters: tuple[str, ...] = _setting(
+        (), "Parameters that are added to each query of Prometheus, such as dedup=true, one a line."
+    )
     prometheus_ca_file: str = _setting(
         "", "A file with the certificates (PEM) of authorities to trust for Prometheus. None: the image's own."
     )
     prometheus_insecure: bool = _setting(False, "Whether to trust any certificate of Prometheus.")
     prometheus_timeout_seconds: float = _setting(5.0, "How long an answer of Prometheus may take.")
     prometheus_namespace_label: str = _setting("namespace", "The label of Prometheus' series that names a driver's namespace.")
+    prometheus_pod_label: str = _setting(
+        "pod", "The label that names a driver's pod, by which series are chosen as well. none: they are not chosen by pods."
+    )
     price_per_executor_hour: float = _setting(0.0, "The price of an executor for an hour, in any currency. 0: only hours are counted.")
     operator_class: str = _setting(
         "", "The operator looks after StreamJoins with this spec.operatorClass alone. None: after those without a class."
@@ -111,6 +135,10 @@ def read(environment: Mapping[str, str] | None = None, flags: Mapping[str, str] 
             given[setting.name] = _parsed(setting, text)
     if given.get("watch_namespaces") and given.get("watch_namespace_selector"):
         raise SettingError(f"{PREFIX}WATCH_NAMESPACE_SELECTOR: {PREFIX}WATCH_NAMESPACES is given too; remove one of them")
+    for pair in PAIRS:
+        there, missing = ([PREFIX + name.upper() for name in pair if bool(given.get(name)) is is_there] for is_there in (True, False))
+        if there and missing:
+            raise SettingError(f"{there[0]}: {missing[0]} is not given; give both, or neither")
     return Settings(**given)
 
 
@@ -121,7 +149,9 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
             raise SettingError(f"{name}: {text!r} must be true or false")
         return text.lower() == "true"
     if isinstance(default, tuple):
-        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = tuple(part.strip() for part in text.split("\n" if setting.name in LINES else ",") if part.strip())
+        for part in parts if setting.name in LINES else ():
+            _check_pair(name, part, LINES[setting.name])
         if setting.name == "pod_monitor_labels" and not all(LABEL.fullmatch(part) for part in parts):
             raise SettingError(f"{name}: {text!r} must be labels and their values, as release=prometheus,team=a")
         for part in parts if setting.name == "prometheus_allowed_urls" else ():
@@ -138,7 +168,7 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
         return value
     if setting.name == "prometheus_url":
         _check_address(name, text)
-    if setting.name == "prometheus_namespace_label" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+    if setting.name in ("prometheus_namespace_label", "prometheus_pod_label") and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise SettingError(f"{name}: {text!r} must be the name of a label")
     if setting.name == "watch_namespace_selector" and not re.fullmatch(rf"\s*{_REQUIREMENT}(\s*,\s*{_REQUIREMENT})*\s*", text):
         raise SettingError(f"{name}: {text!r} must be a label selector, as team=a,tier in (gold, silver)")
@@ -146,6 +176,16 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text
+
+
+def _check_pair(name: str, part: str, problem_of: Callable[[str], str | None]) -> None:
+    pair, equals, value = part.partition("=")
+    if not equals:
+        raise SettingError(f"{name}: {pair[:20]!r} must be a name and its value, as name=value, one a line")
+    if problem := problem_of(pair):
+        raise SettingError(f"{name}: has {pair!r}, {problem}")
+    if not PRINTABLE.fullmatch(value):
+        raise SettingError(f"{name}: the value of {pair} must be printable ASCII")
 
 
 def _check_address(name: str, text: str) -> None:

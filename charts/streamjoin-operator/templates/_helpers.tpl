@@ -44,6 +44,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* A mapping as name=value, one a line. */}}
+{{- define "operator.pairs" -}}
+{{- $pairs := list }}
+{{- range $name, $value := . }}{{ $pairs = append $pairs (printf "%s=%s" $name $value) }}{{ end }}
+{{- join "\n" $pairs }}
+{{- end }}
+
 {{/* repository:tag, or repository@digest: (dict "image" .Values.image "chart" .Chart) */}}
 {{- define "operator.image" -}}
 {{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}

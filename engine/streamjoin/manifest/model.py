@@ -22,7 +22,6 @@ from streamjoin.manifest.field_types import (
     EpochSpan,
     Fraction,
     FreeForm,
-    HttpUrl,
     Location,
     MemoryAmount,
     Names,
@@ -39,6 +38,7 @@ from streamjoin.manifest.field_types import (
 )
 from streamjoin.manifest.kubernetes import Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
+from streamjoin.manifest.prometheus import Prometheus
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.sinks import Sink
 from streamjoin.manifest.snapshots import Snapshots
@@ -223,14 +223,6 @@ class ScalingRules(Part):
     scaling.mode."""
     keep_up: RuleMode | None = None
     """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
-
-
-class Prometheus(Part):
-    """Kubernetes: the Prometheus that the operator asks about this join, if it is not the operator's own."""
-
-    url: HttpUrl | None = None
-    """Its address, such as http://prometheus.monitoring:9090. The operator's chart must allow it (prometheus.allowedUrls). The operator
-    does not send its token there."""
 
 
 class Quiet(Part):

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamjoin.manifest import model, sinks, snapshots, sources
+from streamjoin.manifest import model, prometheus, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.checks import Check, until_refused
 from streamjoin.manifest.part import Part
@@ -82,6 +82,14 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="capacity",
         ),
         ascending("perExecutor", "max", ", or each pod would have room for workers that never come"),
+    ),
+    prometheus.Prometheus: (
+        rule(
+            "!has(self.bearer) || !has(self.basic)",
+            lambda each: each.bearer is None or each.basic is None,
+            "excludes basic; keep one",
+            field="bearer",
+        ),
     ),
     model.Scaling: tuple(itertools.starmap(_below, itertools.pairwise(model.TAUS))),
 }
