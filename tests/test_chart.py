@@ -682,6 +682,48 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
 
 
 @pytest.mark.helm
+@pytest.mark.apiserver
+def test_helm_installs_again_under_another_name_and_the_definition_is_taken_over_by_one_command(cluster: ApiServer) -> None:
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.PLURAL}.{crd.GROUP}"
+    if cluster.admin.exists(path):  # of another test
+        cluster.admin.delete(path)
+        wait_for("the definition is gone", lambda: not cluster.admin.exists(path))
+
+    def owner() -> str:
+        return str(cluster.admin.get(path)["metadata"]["annotations"]["meta.helm.sh/release-name"])
+
+    def told_command(text: str) -> list[str]:
+        (line,) = [line for line in text.splitlines() if "kubectl patch crd" in line]
+        return shlex.split(line[line.index("kubectl patch crd") :])[1:]
+
+    first = cluster.helm("install", "first", str(CHART), "--namespace", "operators").stdout
+    assert "kubectl patch crd" not in first
+    assert "helm uninstall leaves the CustomResourceDefinition, all StreamJoins and their pods" in first
+    cluster.helm("uninstall", "first", "--namespace", "operators")
+    again = cluster.helm("install", "second", str(CHART), "--namespace", "team-b").stdout
+    assert "was there, and belongs to release first in namespace operators" in again
+    assert owner() == "first"
+    cluster.helm("upgrade", "second", str(CHART), "--namespace", "team-b", "--set", "crds.keep=false")
+    assert owner() == "first"
+    cluster.kubectl(*told_command(again))
+    upgraded = cluster.helm("upgrade", "second", str(CHART), "--namespace", "team-b", "--set", "crds.keep=true")
+    assert "kubectl patch crd" not in upgraded.stdout
+    assert cluster.admin.get(path)["metadata"]["labels"]["app.kubernetes.io/instance"] == "second"
+    cluster.helm("uninstall", "second", "--namespace", "team-b")
+    assert cluster.admin.exists(path)
+    # One that no release has brought.
+    cluster.kubectl(
+        "annotate", "crd", f"{crd.PLURAL}.{crd.GROUP}", *(f"{name}-" for name in cluster.admin.get(path)["metadata"]["annotations"])
+    )
+    with pytest.raises(AssertionError, match="belongs to no release; set it to false, or have this release take it over: ") as refused:
+        cluster.helm("install", "third", str(CHART), "--namespace", "operators")
+    cluster.kubectl(*told_command(str(refused.value)))
+    cluster.helm("install", "third", str(CHART), "--namespace", "operators")
+    assert (owner(), cluster.admin.get(path)["metadata"]["annotations"]["helm.sh/resource-policy"]) == ("third", "keep")
+    cluster.helm("uninstall", "third", "--namespace", "operators")
+
+
+@pytest.mark.helm
 def test_the_dashboard_is_in_its_config_map() -> None:
     for namespace in ("", "grafana"):
         objects = rendered({"dashboard": {"enabled": True, "namespace": namespace}})

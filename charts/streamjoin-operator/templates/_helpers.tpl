@@ -44,6 +44,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Who has the definition that is in the cluster; empty: this release, or there is none, or nobody is asked (helm template). */}}
+{{- define "operator.definitionOwner" -}}
+{{- with lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "streamjoins.streamjoin.dev" }}
+{{- $has := .metadata.annotations | default dict }}
+{{- $release := get $has "meta.helm.sh/release-name" }}
+{{- $namespace := get $has "meta.helm.sh/release-namespace" }}
+{{- if not $release }}no release{{ else if or (ne $release $.Release.Name) (ne $namespace $.Release.Namespace) }}release {{ $release }} in namespace {{ $namespace }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether Helm leaves the definition that is in the cluster, whatever a release leaves out. */}}
+{{- define "operator.definitionIsKept" -}}
+{{- with lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "streamjoins.streamjoin.dev" }}
+{{- if eq (get (.metadata.annotations | default dict) "helm.sh/resource-policy") "keep" }}yes{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The command by which this release takes the definition over. */}}
+{{- define "operator.takeDefinition" -}}
+{{- $annotations := dict "meta.helm.sh/release-name" .Release.Name "meta.helm.sh/release-namespace" .Release.Namespace }}
+{{- $patch := dict "metadata" (dict "labels" (dict "app.kubernetes.io/managed-by" "Helm") "annotations" $annotations) -}}
+kubectl patch crd streamjoins.streamjoin.dev --type=merge -p '{{ toJson $patch }}'
+{{- end }}
+
 {{/* A mapping as name=value, one a line. */}}
 {{- define "operator.pairs" -}}
 {{- $pairs := list }}
