@@ -352,6 +352,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "price_per_executor_hour": ({"cost": {"pricePerExecutorHour": 7.5}}, 7.5),
     "operator_class": ({"operatorClass": "blue"}, "blue"),
     "lease_name": ({"fullnameOverride": "mine"}, "mine"),
+    "log_format": ({"operator": {"logFormat": "text"}}, "text"),
     "log_level": ({"operator": {"logLevel": "debug"}}, "debug"),
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""

@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingError, access.AccessError) as error:
         print(f"streamjoin-operator: {error}", file=sys.stderr)
         return 2
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, settings.log_format)
     try:
         asyncio.run(_serve(settings, way))
     except LeaseLostError as error:

@@ -29,6 +29,7 @@ LINES: dict[str, Callable[[str], str | None]] = {
     "prometheus_query_parameters": parameter_problem,
 }
 """Settings of names and their values, one a line, and what is wrong with a name."""
+CHOICES = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error"), "log_format": ("json", "text")}
 PAIRS = (("prometheus_username_file", "prometheus_password_file"), ("prometheus_cert_file", "prometheus_key_file"))
 """Neither is of use without the other."""
 
@@ -115,6 +116,7 @@ class Settings:
     )
     lease_namespace: str = _setting("default", "The namespace of that Lease.")
     log_level: str = _setting("info", "debug, info, warning or error.")
+    log_format: str = _setting("json", "json or text: how each line of the log, on standard output, is written.")
 
     @property
     def monitor_labels(self) -> dict[str, str]:
@@ -172,7 +174,7 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
         raise SettingError(f"{name}: {text!r} must be the name of a label")
     if setting.name == "watch_namespace_selector" and not re.fullmatch(rf"\s*{_REQUIREMENT}(\s*,\s*{_REQUIREMENT})*\s*", text):
         raise SettingError(f"{name}: {text!r} must be a label selector, as team=a,tier in (gold, silver)")
-    choices = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error")}.get(setting.name)
+    choices = CHOICES.get(setting.name)
     if choices and text not in choices:
         raise SettingError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text
