@@ -7,6 +7,7 @@ The session needs this package, with its extra ``engine``, in its Python, on the
 join's storage; the join's own driver is not asked, and need not run. ``docs/python.md`` has the options.
 """
 
+from streamjoin.spark.joins import join
 from streamjoin.spark.source import StreamJoinSource
 
-__all__ = ["StreamJoinSource"]
+__all__ = ["StreamJoinSource", "join"]
