@@ -176,6 +176,8 @@ def test_random_joins_equal_sparks_own(spark: Any, always_bins: None, monkeypatc
         spark.conf.set("spark.sql.session.timeZone", zone)
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", draw.choice(("-1", "10485760")))
         monkeypatch.setattr(planning, "CANDIDATE_SECONDS", draw.choice((1e-9, 1e-7, 1e-4)))
+        partitions = draw.choice((3, 200))
+        monkeypatch.setattr(joins, "_partitions", lambda _, partitions=partitions: partitions)
         frames = []
         for _ in range(2):
             rows = rows_of(
@@ -282,9 +284,13 @@ def test_what_is_small_or_unknown_is_sparks_own_and_starts_no_job(spark: Any, ca
     spark.sparkContext.setJobGroup("", "")
 
 
-def test_explain_says_way_key_width_replicas_and_candidates(spark: Any, always_bins: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_way_key_width_replicas_and_candidates(
+    spark: Any, always_bins: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joins, "_partitions", lambda _: 200)
     skewed = "SELECT id, CASE WHEN id % 3 = 0 THEN 500D ELSE CAST(id AS DOUBLE) END AS price FROM range(4000)"
-    join(spark.sql(skewed), spark.sql(QUOTES), NEAR, "left", explain=True)
+    made = join(spark.sql(skewed), spark.sql(QUOTES), NEAR, "left", explain=True)
+    assert multiset(made) == multiset(oracle(spark.sql(skewed), spark.sql(QUOTES), NEAR, "left"))
     out = capsys.readouterr().out
     for part in (
         "join: left",
@@ -294,7 +300,7 @@ def test_explain_says_way_key_width_replicas_and_candidates(spark: Any, always_b
         r"replicas: [\d.]+ for a row",
         r"candidates: [\d.]+ for a result",
         r"areas: \d+, of about [\d.e+]+ tuples",
-        r"hot cells: 1, each a grid of \d+ parts",
+        r"hot cells: \d+, each a grid of \d+ parts",
         "sample: 4000 of 4000 rows of the left",
     ):
         assert re.search(part, out), (part, out)

@@ -132,13 +132,18 @@ class _Sides:
         self._columns = [[name.casefold() for name in frame.columns] for frame in self.given]
 
     def side_of(self, names: tuple[str, ...]) -> int | None:
+        """As Spark resolves names: a qualifier first, then a column. What Spark cannot resolve is asked only where aliases are not known,
+        since it logs each such question as an error."""
         if names not in self._sides:
             head = names[0].casefold()
             if len(names) > 1 and head in SIDE_NAMES:
-                self._sides[names] = SIDE_NAMES.index(head)
+                has = [SIDE_NAMES.index(head)]
             else:
+                has = [side for side in SIDES if len(names) > 1 and _folded(self._aliases[side]) == head]
+                has = has or [side for side in SIDES if head in self._columns[side]]
+            if not has and len(names) > 1 and None in self._aliases:
                 has = [side for side in SIDES if self.type_of(side, column_sql(names)) is not None]
-                self._sides[names] = has[0] if len(has) == 1 else None
+            self._sides[names] = has[0] if len(has) == 1 else None
         return self._sides[names]
 
     def type_of(self, side: int, text: str) -> str | None:
