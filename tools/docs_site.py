@@ -110,6 +110,7 @@ def library() -> str:
     lines = ["# Python reference", "", about, ""]
     for name in PUBLIC:
         lines += [f"::: {getattr(streamjoin, name).__module__}.{name}", "    options: {heading: streamjoin." + name + "}", ""]
+    lines += ["::: streamjoin.spark.joins.join", "    options: {heading: streamjoin.spark.join}", ""]
     lines += ["::: streamjoin.spark.source.StreamJoinSource", "    options: {heading: streamjoin.spark.StreamJoinSource}", ""]
     return "\n".join(lines)
 
