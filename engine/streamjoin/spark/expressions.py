@@ -63,7 +63,7 @@ def end_sql(end: End, *, down: bool) -> str:
 
 
 def with_places(frame: Any, side: int, bins: Bins) -> Any:
-    """The frame, its rows repeated for each of their places, with a column for each axis."""
+    """The frame, its rows repeated for each of their places, with a column for each axis, and others that lead to it (``helpers``)."""
     for number_, axis in enumerate(bins.axes):
         frame = _with_axis(frame, axis, side, place_name(side, number_))
     return frame if bins.hot is None else _with_parts(frame, bins, side)
@@ -73,27 +73,34 @@ def place_name(side: int, axis: int) -> str:
     return f"{PREFIX}_{SIDE_NAMES[side]}_place_{axis}"
 
 
+def helpers(bins: Bins) -> list[str]:
+    """Every column that ``with_places`` may add, on either side."""
+    names = [place_name(side, axis) for side in SIDES for axis in range(len(bins.axes))]
+    suffixes = ("", "_point", "_low", "_high", "_first", "_last", "_level", "_part", "_parted")
+    return [f"{name}{suffix}" for name in names for suffix in suffixes]
+
+
 def _with_axis(frame: Any, axis: Axis, side: int, name: str) -> Any:
     point, low, high, first, last, level = (f"{name}_{part}" for part in ("point", "low", "high", "first", "last", "level"))
     reach = axis.reach
     if side == reach.points:
         made = frame.select("*", F.expr(reach.point).alias(point))
         places = list(_places_of_point(axis, point))
-        if axis.mode is Mode.POINTS:
-            return made.select("*", F.expr(places[0]).alias(name)).drop(point)
         several = f"explode(CASE WHEN {point} IS NOT NULL THEN array({', '.join(places)}) END)"
-        return made.select("*", F.expr(several).alias(name)).drop(point)
+        return made.select("*", F.expr(places[0] if axis.mode is Mode.POINTS else several).alias(name))
     ends = [F.expr(end_sql(end, down=down)).alias(of) for end, down, of in ((reach.low, True, low), (reach.high, False, high)) if end]
     made = frame.select("*", *ends)
-    made = made.select("*", F.expr(_level_sql(axis, low, high)).alias(level))
-    made = made.select("*", *(F.expr(_at_level(axis, level, part)).alias(of) for part, of in _ends(reach, low, high, first, last)))
-    places_ = f"{first} * {axis.base}L + {level}"
-    if axis.mode is Mode.REACHES:
-        made = made.select("*", F.expr(f"CASE WHEN {level} < {len(axis.cuts)} THEN {places_} ELSE {axis.base - 1}L END").alias(name))
+    if axis.mode is Mode.POINTS:
+        level = "0L"
     else:
-        spread = f"sequence({places_}, greatest({first}, {last}) * {axis.base}L + {level}, {axis.base}L)"
-        made = made.select("*", F.expr(f"explode(CASE WHEN {first} IS NOT NULL AND {last} IS NOT NULL THEN {spread} END)").alias(name))
-    return made.drop(low, high, level, first, last)
+        made = made.select("*", F.expr(_level_sql(axis, low, high)).alias(level))
+    made = made.select("*", *(F.expr(_at_level(axis, level, part)).alias(of) for part, of in _ends(reach, low, high, first, last)))
+    own = f"{first} * {axis.base}L + {level}"
+    if axis.mode is Mode.REACHES:
+        beyond = f"WHEN {low} IS NOT NULL AND {high} IS NOT NULL THEN {axis.base - 1}L"
+        return made.select("*", F.expr(f"CASE WHEN {level} < {len(axis.cuts)} THEN {own} {beyond} END").alias(name))
+    spread = f"sequence({own}, greatest({first}, {last}) * {axis.base}L + {level}, {axis.base}L)"
+    return made.select("*", F.expr(f"explode(CASE WHEN {first} IS NOT NULL AND {last} IS NOT NULL THEN {spread} END)").alias(name))
 
 
 def _places_of_point(axis: Axis, point: str) -> Iterator[str]:
@@ -108,8 +115,6 @@ def _places_of_point(axis: Axis, point: str) -> Iterator[str]:
 
 def _level_sql(axis: Axis, low: str, high: str) -> str:
     """See ``Axis.level``."""
-    if axis.mode is Mode.POINTS:
-        return "0L"
     levels = " ".join(f"WHEN {high} - {low} <= {number(fits(cut))} THEN {level}L" for level, cut in enumerate(axis.cuts))
     return f"CASE {levels} ELSE {len(axis.cuts) - (axis.mode is Mode.LEVELS)}L END"
 
@@ -131,7 +136,7 @@ def _at_level(axis: Axis, level: str, value: str | None) -> str:
 
 def _with_parts(frame: Any, bins: Bins, side: int) -> Any:
     """The hot places cut into parts: a row of the side in one place is in one part, by a hash of its values, the other's in all."""
-    hot, name, part = bins.hot, place_name(side, 0), f"{PREFIX}_part"
+    hot, name, part = bins.hot, place_name(side, 0), f"{place_name(side, 0)}_part"
     assert hot is not None
     is_hot = f"{name} IN ({', '.join(f'{place}L' for place in hot.places)})"
     if side == bins.axes[0].single:
@@ -140,7 +145,7 @@ def _with_parts(frame: Any, bins: Bins, side: int) -> Any:
         made = frame.select("*", F.expr(parted).alias(part))
     else:
         made = frame.select("*", F.expr(f"explode(CASE WHEN {is_hot} THEN sequence(0L, {hot.rows - 1}L) ELSE array(0L) END)").alias(part))
-    return made.select("*", F.expr(f"{name} * {hot.rows}L + {part}").alias(f"{name}_part")).drop(name, part)
+    return made.select("*", F.expr(f"{name} * {hot.rows}L + {part}").alias(f"{name}_parted"))
 
 
 def hashable(frame: Any) -> list[str]:
@@ -159,12 +164,12 @@ def hashable(frame: Any) -> list[str]:
 def joined(frames: Frames, bins: Bins, how: str, *, swapped: bool = False) -> Any:
     """Spark's join of type ``how`` by places, an equality, and by the condition. ``swapped``: the right frame stands left."""
     left, right = with_places(frames.left, LEFT, bins), with_places(frames.right, RIGHT, bins)
-    names = [[f"{place_name(side, axis)}{'_part' if bins.hot else ''}" for axis in range(len(bins.axes))] for side in SIDES]
+    names = [[f"{place_name(side, axis)}{'_parted' if bins.hot else ''}" for axis in range(len(bins.axes))] for side in SIDES]
     parts = [f"{one} = {other}" for one, other in zip(*names, strict=True)]
     parts += [axis.reach.apart for axis in bins.axes if axis.reach.apart]
     on = F.expr(" AND ".join([*parts, f"({frames.condition})"]))
     found = right.join(left, on, how) if swapped else left.join(right, on, how)
-    return found.drop(*names[LEFT], *names[RIGHT])
+    return found.drop(*helpers(bins))
 
 
 def without_partner(frames: Frames, ways: Sequence[Bins], side: int) -> Any:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
@@ -72,7 +74,7 @@ def join(left: Any, right: Any, condition: str, how: str = "inner", *, sample: i
     elif sides.are_small():
         chosen = Chosen((), {}, Own("both frames are small by Spark's statistics"))
     else:
-        samples = [_sampled(sides.frames[side], _columns(keys, side), sample) for side in SIDES]
+        samples = _both_sampled(sides.frames, [_columns(keys, side) for side in SIDES], sample)
         chosen = choose(keys, samples, kind.tracked, gives_pairs=kind.gives_pairs, partitions=_partitions(left))
     if explain:
         print(described(chosen, keys, samples, kind))
@@ -235,6 +237,14 @@ def _columns(keys: Keys, side: int) -> list[str]:
     ends = [end.key for reach in reaches if reach.points != side for end in (reach.low, reach.high) if end]
     points = [reach.point for reach in reaches if reach.points == side]
     return list(dict.fromkeys([*(pair[side] for pair in keys.equal), *points, *ends]))
+
+
+def _both_sampled(frames: Sequence[Any], columns: Sequence[Sequence[str]], rows: int) -> list[Sample]:
+    """At once: most of such a job is waiting."""
+    session = frames[LEFT].sparkSession
+    with ThreadPoolExecutor(len(SIDES)) as pool:
+        made = [pool.submit(inheritable_thread_target(session)(_sampled), frames[side], columns[side], rows) for side in SIDES]
+        return [each.result() for each in made]
 
 
 def _sampled(frame: Any, columns: Sequence[str], rows: int) -> Sample:
