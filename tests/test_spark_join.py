@@ -176,6 +176,7 @@ def test_random_joins_equal_sparks_own(spark: Any, always_bins: None, monkeypatc
         spark.conf.set("spark.sql.session.timeZone", zone)
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", draw.choice(("-1", "10485760")))
         monkeypatch.setattr(planning, "CANDIDATE_SECONDS", draw.choice((1e-9, 1e-7, 1e-4)))
+        monkeypatch.setattr(planning, "_RANGES", draw.choice(((), (4, 16))))
         partitions = draw.choice((3, 200))
         monkeypatch.setattr(joins, "_partitions", lambda _, partitions=partitions: partitions)
         frames = []
