@@ -16,7 +16,7 @@ if [ "$1" = --code ]; then
     $uv build -q --wheel --out-dir /wheel --build-constraints locks/build.txt --require-hashes .
     $uv pip install -q --python /opt/streamjoin/bin/python --prefix /code --no-deps --no-index /wheel/*.whl
     if [ "$2" = operator ]; then # the domain alone: pyproject.toml forbids the operator the rest
-        for package in api cli epoch io kernel query results runner serve simulation spark state; do
+        for package in api cli controlplane dataplane epoch io kernel native query results runner serve simulation spark state; do
             rm -rf /code/lib/python3*/site-packages/streamjoin/"$package"
         done
         rm -f /code/bin/streamjoin

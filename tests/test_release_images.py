@@ -62,7 +62,7 @@ def import_all(package, but=()):
 BOTH = ("streamjoin-engine", "streamjoin-engine-tables")
 WORDS = {"operator": {"both", "operator"}, "engine": {"both", "engine", "tables"}, "engine-tables": {"both", "engine"}}
 """By image, the words that docker/unused-python.txt has for it."""
-TABLES = ["io.delta_changes", "io.delta_table", *(f"io.iceberg_{each}" for each in ("changes", "files", "rewrite", "table"))]
+TABLES = ["io.delta_changes", "io.delta_table", *(f"io.iceberg_{each}" for each in ("changes", "checked", "files", "rewrite", "table"))]
 """The modules of the engine that its image has no packages for."""
 
 

@@ -7,10 +7,13 @@ An event says what has happened and, where that matters, when. An instruction is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamjoin.elastic.plan import Plan
-from streamjoin.epoch.spec import Shared
 from streamjoin.scheme.tiling import Scheme
+
+if TYPE_CHECKING:
+    from streamjoin.epoch.spec import Shared
 
 
 @dataclass(frozen=True)
