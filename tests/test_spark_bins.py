@@ -13,7 +13,7 @@ import pytest
 import cases
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.spark import planning
-from streamjoin.spark.bins import Axis, Cut, End, Mode, Quantiles, Reach, Sample, Uniform
+from streamjoin.spark.bins import Axis, Cut, End, Mode, Quantiles, Reach, Sample, Uniform, fits
 from streamjoin.spark.conjuncts import AtMost, Constant, Difference, Equal, Statement, qualified, read
 from streamjoin.spark.keys import Keys, Session, keys_of
 from streamjoin.spark.planning import Chosen, choose
@@ -33,6 +33,34 @@ def cuts_of(draw: random.Random, mode: Mode) -> tuple[Cut, ...]:
     origin, width = draw.uniform(-60, 10), draw.choice((0.01, 0.7, 5.0, 30.0, 1e9))
     levels = 1 if mode is Mode.POINTS else draw.randint(1, 4)
     return tuple(Uniform(origin, width * 4**level, draw.choice((1, 2, 17, 400))) for level in range(levels))
+
+
+def places_of_point(axis: Axis, value: float) -> list[int]:
+    own = [int(cut.index(np.array([value]))[0]) for cut in axis.cuts]
+    if axis.mode is Mode.REACHES:
+        return [*(axis.base * (index - back) + level for level, index in enumerate(own) for back in (0, 1)), axis.base - 1]
+    return [axis.base * index + level for level, index in enumerate(own)]
+
+
+def places_of_reach(axis: Axis, low: float, high: float) -> list[int]:
+    """``low``, ``high``: where the reach is open, as -inf and NaN."""
+    level = level_of(axis, low, high)
+    if axis.mode is Mode.REACHES and level == len(axis.cuts):
+        return [axis.base - 1]
+    cut = axis.cuts[level]
+    first = 0 if axis.reach.low is None else int(cut.index(np.array([low]))[0])
+    last = cut.count - 1 if axis.reach.high is None else int(cut.index(np.array([high]))[0])
+    if axis.mode is Mode.REACHES:
+        return [axis.base * first + level]
+    return [axis.base * index + level for index in range(first, max(first, last) + 1)]
+
+
+def level_of(axis: Axis, low: float, high: float) -> int:
+    """The first whose bins are as wide as the reach is long; after the last: none, which LEVELS take as the last."""
+    if axis.mode is Mode.POINTS:
+        return 0
+    fitting = [number for number, cut in enumerate(axis.cuts) if high - low <= fits(cut)]
+    return fitting[0] if fitting else len(axis.cuts) - (axis.mode is Mode.LEVELS)
 
 
 def value(draw: random.Random) -> float:
@@ -56,10 +84,10 @@ def test_each_pair_that_matches_meets_once(mode: Mode, seed: int) -> None:
         reaches.append((start, draw.choice((value(draw), start, start + draw.choice((0.5, 3.0, 40.0, 1e6))))))
     for start, end in reaches:
         start_, end_ = (start if low else -math.inf), (end if high else math.nan)
-        places = Counter(axis.places_of_reach(start_, end_))
+        places = Counter(places_of_reach(axis, start_, end_))
         assert mode is not Mode.REACHES or places.total() == 1
         for point in points:
-            own = axis.places_of_point(point)
+            own = places_of_point(axis, point)
             assert mode is not Mode.POINTS or len(own) == 1
             met = sum(places[place] for place in own)
             assert met <= 1, (seed, point, start, end)
@@ -260,7 +288,7 @@ def test_hot_places_become_grids_and_no_others_do() -> None:
     (bins,) = choose(band(50), samples, (LEFT,)).pairs
     assert bins.hot is not None
     (place,) = bins.hot.places
-    assert bins.axes[0].places_of_point(500_000.0) == [place]
+    assert places_of_point(bins.axes[0], 500_000.0) == [place]
     assert choose(band(50), uniform_samples(100_000), (LEFT,)).pairs[0].hot is None
 
 

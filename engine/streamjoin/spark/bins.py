@@ -125,35 +125,9 @@ class Axis:
         """So many levels share the numbers of places: a place is index * base + level."""
         return len(self.cuts) + (self.mode is Mode.REACHES)
 
-    def places_of_point(self, value: float) -> list[int]:
-        """For tests and for samples of one; expressions do the same for frames."""
-        own = [int(cut.index(np.array([value]))[0]) for cut in self.cuts]
-        if self.mode is Mode.REACHES:
-            return [*(self.base * (index - back) + level for level, index in enumerate(own) for back in (0, 1)), self.base - 1]
-        return [self.base * index + level for level, index in enumerate(own)]
-
-    def places_of_reach(self, low: float, high: float) -> list[int]:
-        """``low``, ``high``: None where the reach is open, as -inf and NaN."""
-        level = self.level(low, high)
-        if self.mode is Mode.REACHES and level == len(self.cuts):
-            return [self.base - 1]
-        cut = self.cuts[level]
-        first = 0 if self.reach.low is None else int(cut.index(np.array([low]))[0])
-        last = cut.count - 1 if self.reach.high is None else int(cut.index(np.array([high]))[0])
-        if self.mode is Mode.REACHES:
-            return [self.base * first + level]
-        return [self.base * index + level for index in range(first, max(first, last) + 1)]
-
-    def level(self, low: float, high: float) -> int:
-        """The first whose bins are as wide as the reach is long; after the last: none, which LEVELS take as the last."""
-        if self.mode is Mode.POINTS:
-            return 0
-        fits = [number for number, cut in enumerate(self.cuts) if isinstance(cut, Uniform) and high - low <= cut.width * _FITS]
-        return fits[0] if fits else len(self.cuts) - (self.mode is Mode.LEVELS)
-
 
 def fits(cut: Cut) -> float:
-    """The longest reach that has its level here."""
+    """The longest reach that has its level here: it has the first whose bins are as wide as it is long."""
     return cut.width * _FITS if isinstance(cut, Uniform) else math.inf
 
 

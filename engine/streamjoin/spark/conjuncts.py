@@ -74,10 +74,6 @@ class Piece:
     """Whether it is made of what is known to be deterministic and, but for arithmetic, never to fail."""
     has_arithmetic: bool
 
-    def without(self, qualifiers: Sequence[str]) -> str:
-        """The text, with these words in front of columns taken out."""
-        return qualified(self.text, lambda head, _: "" if head in qualifiers else None)
-
 
 @dataclass(frozen=True, slots=True)
 class Constant:

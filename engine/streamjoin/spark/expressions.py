@@ -1,4 +1,4 @@
-"""Bins as expressions of DataFrames: SQL text for places, and the joins by them. ``bins`` says the same of numbers."""
+"""Bins as expressions of DataFrames: SQL text for places, and the joins by them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _places_of_point(axis: Axis, point: str) -> Iterator[str]:
 
 
 def _level_sql(axis: Axis, low: str, high: str) -> str:
-    """See ``Axis.level``."""
+    """The first that is wide enough; after the last: none, which LEVELS take as the last."""
     levels = " ".join(f"WHEN {high} - {low} <= {number(fits(cut))} THEN {level}L" for level, cut in enumerate(axis.cuts))
     return f"CASE {levels} ELSE {len(axis.cuts) - (axis.mode is Mode.LEVELS)}L END"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -206,10 +206,16 @@ def _alias(frame: Any) -> str | None:
 
 def _bytes(frame: Any) -> int | None:
     """What the optimizer says of its size; None: unknown, as with Spark Connect."""
+    size = _of_optimized(frame, lambda plan: plan.stats().sizeInBytes())
+    return None if size is None else int(size)
+
+
+def _of_optimized(frame: Any, told: Callable[[Any], Any]) -> str | None:
+    """What Spark's optimized plan tells; None: nothing, as with Spark Connect."""
     if not hasattr(frame, "_jdf"):
         return None
     try:
-        return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+        return str(told(frame._jdf.queryExecution().optimizedPlan()))
     except Exception:
         return None
 
@@ -269,12 +275,7 @@ def _arrays(columns: Sequence[str], values: Sequence[Sequence[float | None]]) ->
 
 
 def _is_local(frame: Any) -> bool:
-    if not hasattr(frame, "_jdf"):
-        return False
-    try:
-        return str(frame._jdf.queryExecution().optimizedPlan().getClass().getSimpleName()) == "LocalRelation"
-    except Exception:
-        return False
+    return _of_optimized(frame, lambda plan: plan.getClass().getSimpleName()) == "LocalRelation"
 
 
 def _made(frames: Frames, chosen: Chosen, kind: JoinType) -> Any:

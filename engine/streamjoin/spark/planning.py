@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamjoin.language.sides import SIDES
-from streamjoin.spark.bins import Array, Axis, Bins, Cut, Estimate, Hot, Mode, Own, Quantiles, Reach, Sample, Uniform
+from streamjoin.spark.bins import Array, Axis, Bins, Cut, Estimate, Hot, Mode, Own, Quantiles, Reach, Sample, Uniform, fits
 from streamjoin.spark.keys import Keys
 
 ROW_SECONDS = 1.0e-6
@@ -131,11 +131,12 @@ def choose(keys: Keys, samples: Sequence[Sample], sides: Sequence[int], *, gives
     if own.cost_seconds <= cost + START_SECONDS:
         how = "its equality is selective enough" if equal is not None else "few rows are compared with few"
         return Chosen((), {}, Own(f"{how} (about {own.cost_seconds:.2g} s of a core, by bins {cost:.2g} s)", own))
-    grids = tuple(_with_grids(bins, samples, partitions) for bins in pairs)
+
+    def cut(way: tuple[Bins, ...]) -> tuple[Bins, ...]:
+        return tuple(_with_grids(bins, samples, partitions) for bins in way)
+
     reason = f"about {own.cost_seconds:.2g} s of a core, by this way {cost:.2g} s"
-    return Chosen(
-        grids, {side: tuple(_with_grids(bins, samples, partitions) for bins in way) for side, way in kept.items()}, Own(reason, own)
-    )
+    return Chosen(cut(pairs), {side: cut(way) for side, way in kept.items()}, Own(reason, own))
 
 
 _Way = tuple[float, tuple[Bins, ...], dict[int, tuple[Bins, ...]]]
@@ -229,17 +230,16 @@ def _cuts(reach: Reach, points: Array, ends: Array, single: int | None) -> Itera
     if domain is None or not len(lengths):
         return
     typical, longest = float(np.median(lengths)), float(lengths[-1])
-    origin = domain[0] - (0.5 if reach.is_whole else 0.0)
     if single in (None, reach.points):
         for width in {float(size) * factor for size in {typical, float(lengths.mean())} for factor in _MULTIPLES}:
-            yield Mode.POINTS, (uniform(origin, domain[1], width),)
+            yield Mode.POINTS, (_bins(reach, domain, width),)
     for mode, allowed in ((Mode.LEVELS, single is None and longest > 4 * typical), (Mode.REACHES, single in (None, 1 - reach.points))):
         for factor in (1.0, 2.0, 4.0, 8.0, 16.0, 64.0) if allowed else ():
             widths = [typical * factor]
             while widths[-1] * 0.99 < longest and len(widths) < _MOST_LEVELS:
                 widths.append(widths[-1] * _LEVEL_STEP)
             for chosen in (widths, [widths[0], longest * 1.01]):  # where all but a few have one length, two levels do
-                yield mode, tuple(uniform(origin, domain[1], width) for width in chosen)
+                yield mode, tuple(_bins(reach, domain, width) for width in chosen)
 
 
 def _domain(points: Array, ends: Array) -> tuple[float, float] | None:
@@ -252,6 +252,11 @@ def _domain(points: Array, ends: Array) -> tuple[float, float] | None:
     if values.max() - values.min() <= 100.0 * (high - low):
         low, high = values.min(), values.max()
     return float(low), float(high)
+
+
+def _bins(reach: Reach, domain: tuple[float, float], width: float) -> Uniform:
+    """Over a domain; of whole numbers, from half a one below it."""
+    return uniform(domain[0] - (0.5 if reach.is_whole else 0.0), domain[1], width)
 
 
 def uniform(low: float, high: float, width: float) -> Uniform:
@@ -278,7 +283,7 @@ def _widths(axis: Axis, ends: Array) -> Array:
         return np.full(len(ends), widths[0])
     with np.errstate(invalid="ignore"):
         lengths = ends[:, 1] - ends[:, 0]
-    level = np.searchsorted(widths * 0.999, np.nan_to_num(lengths, nan=0.0))
+    level = np.searchsorted([fits(cut) for cut in axis.cuts], np.nan_to_num(lengths, nan=0.0))
     own = widths[np.minimum(level, len(widths) - 1)]
     if axis.mode is Mode.REACHES:  # a point visits two bins a level, of which one may hold the reach
         return np.asarray(np.where(level < len(widths), 2.0 * own - np.nan_to_num(lengths, nan=0.0), math.inf))
@@ -296,10 +301,16 @@ def _shares(axis: Axis, ends: Array) -> dict[int, float]:
             spans = (ends[:, 1] - ends[:, 0]) / _widths(axis, ends)
         return {points: float(len(axis.cuts)), 1 - points: 1.0 + float(np.mean(np.clip(np.nan_to_num(spans), 0, 1e6)))}
     valid = ~np.isnan(ends).any(axis=1)
-    low = cut.index(ends[:, 0]) if axis.reach.low is not None else np.zeros(len(ends), np.int64)
-    high = cut.index(ends[:, 1]) if axis.reach.high is not None else np.full(len(ends), cut.count - 1)
-    several = np.where(valid, np.maximum(high - low, 0) + 1, 0)
+    first, last = _covered(axis.reach, cut, ends[:, 0], ends[:, 1])
+    several = np.where(valid, np.maximum(last - first, 0) + 1, 0)
     return {points: 1.0, 1 - points: float(several.mean()) if len(ends) else 1.0}
+
+
+def _covered(reach: Reach, cut: Cut, lows: Array, highs: Array) -> tuple[Array, Array]:
+    """The first and the last of the places that each reach covers."""
+    first = cut.index(lows) if reach.low is not None else np.zeros(len(lows), np.int64)
+    last = cut.index(highs) if reach.high is not None else np.full(len(highs), cut.count - 1)
+    return first, last
 
 
 def _beside(cut: Cut, points: Array, ends: Array, scale: float) -> float:
@@ -326,8 +337,7 @@ def _of_two(reaches: Sequence[Reach], samples: Sequence[Sample], single: int | N
             axes, rows = [], float(samples[1 - first.points].rows)
             for reach, (_, _, ends), domain, length, factor in zip((first, second), made, domains, lengths, factors, strict=True):
                 assert domain is not None
-                origin = domain[0] - (0.5 if reach.is_whole else 0.0)
-                axes.append(Axis(reach, Mode.POINTS, (uniform(origin, domain[1], length * factor),)))
+                axes.append(Axis(reach, Mode.POINTS, (_bins(reach, domain, length * factor),)))
                 rows *= _shares(axes[-1], ends)[1 - reach.points]
             widths = [axis.cuts[0].width for axis in axes if isinstance(axis.cuts[0], Uniform)]
             candidates = _in_cells([pairs for pairs, _, _ in made], widths)
@@ -359,8 +369,7 @@ def _with_grids(bins: Bins, samples: Sequence[Sample], partitions: int) -> Bins:
     cut = axis.cuts[0]
     singles, of_points = np.unique(cut.index(points[~np.isnan(points)]), return_counts=True)
     there = ~(np.isnan(lows) | np.isnan(highs))
-    first = cut.index(lows[there]) if axis.reach.low is not None else np.zeros(int(there.sum()), np.int64)
-    last = cut.index(highs[there]) if axis.reach.high is not None else np.full(int(there.sum()), cut.count - 1)
+    first, last = _covered(axis.reach, cut, lows[there], highs[there])
     covering = np.searchsorted(np.sort(first), singles, "right") - np.searchsorted(np.sort(last), singles, "left")
     usual = float(np.maximum(last - first + 1, 0).sum()) / cut.count  # where a sample has none by chance
     work = of_points.astype(float) * np.maximum(covering, usual)
