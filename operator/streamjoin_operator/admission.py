@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 from streamjoin.endpoint import EVERYWHERE, listened
 from streamjoin_operator.derived import derive
 from streamjoin_operator.drift import Object
-from streamjoin_operator.health import Server
+from streamjoin_operator.listening import Handler, Listening, Server
 
 PATH = "/validate"
 DIRECTORY = Path("/etc/admission")
@@ -62,52 +60,29 @@ def _judged(body: Object) -> Object:
     return {name: value for name, value in body.get("spec", {}).items() if name not in HEEDED}
 
 
-class AdmissionServer:
+class AdmissionServer(Listening):
     """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
 
     def __init__(self, port: int, directory: Path = DIRECTORY, address: str = EVERYWHERE) -> None:
         """``port`` 0: any that is free. ``directory``: of the certificate, which may come later."""
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_POST(self) -> None:
+        class Answers(Handler):
+            def do_POST(self) -> None:  # noqa: N802 - the base class looks for it
                 length = int(self.headers.get("Content-Length") or 0)
                 if self.path.partition("?")[0] != PATH or not 0 < length <= LARGEST_REVIEW:
-                    self._answer(404, {"error": f"POST a review to {PATH}"})
+                    self._say(404, {"error": f"POST a review to {PATH}"})
                     return
                 try:
-                    self._answer(200, answer(json.loads(self.rfile.read(length))))
+                    self._say(200, answer(json.loads(self.rfile.read(length))))
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    self._answer(400, {"error": f"no AdmissionReview: {type(error).__name__}"})
+                    self._say(400, {"error": f"no AdmissionReview: {type(error).__name__}"})
 
-            def _answer(self, code: int, body: Any) -> None:
-                data = json.dumps(body).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+            def _say(self, code: int, value: Any) -> None:
+                self.answer(code, "application/json", json.dumps(value).encode())
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """The API server's audit log has them."""
-
-        self._server = _TlsServer(listened(address), port, Handler)
-        self._server.certificate = _Certificate(directory)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="admission", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> AdmissionServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        server = _TlsServer(listened(address), port, Answers)
+        server.certificate = _Certificate(directory)
+        super().__init__(server, "admission")
 
 
 class _Certificate:

@@ -23,13 +23,13 @@ Object = dict[str, Any]
 def standing(facts: Facts, before: Mapping[str, Any], available: Condition | None = None) -> Standing:
     """How far the spec is carried out. ``before``: the stored status; ``available``: likewise, where nothing could be looked at."""
     available = _available(facts) if available is None else available
-    refused = refusal(facts)
+    refused, unmet = refusal(facts), _unmet(facts)
     if facts.paused:
         is_carried_out = before.get("appliedSpec") == facts.spec_digest
     elif facts.suspended:
         is_carried_out = facts.has_acted and not facts.driver_pods
     else:
-        is_carried_out = facts.has_acted and available.status is True and not facts.rolling and _unmet(facts) is None
+        is_carried_out = facts.has_acted and available.status is True and not facts.rolling and unmet is None
     return Standing(
         generation=facts.generation,
         available=available,
@@ -37,7 +37,7 @@ def standing(facts: Facts, before: Mapping[str, Any], available: Condition | Non
         applied=before.get("appliedGeneration"),
         observed=before.get("observedGeneration"),
         is_carried_out=is_carried_out and refused is None and facts.trying is None and facts.deleting is None,
-        unmet=_unmet(facts),
+        unmet=unmet,
         refused=refused,
         trying=facts.trying,
         restarting=facts.rolling or not facts.driver_ready or driver_state(facts) == "starting",

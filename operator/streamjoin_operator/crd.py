@@ -17,7 +17,7 @@ import yaml
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
-from streamjoin.manifest.cel import ONE_OF, cel_name, quoted_value
+from streamjoin.manifest.cel import ONE_OF, cel_name, quoted
 from streamjoin.manifest.fields import parts_of
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin.manifest.model_rules import rules_of
@@ -163,7 +163,7 @@ def _or_default(rule: str, of: str, name: str, default: Any) -> str:
     if isinstance(default, dict | list):
         return rule
     field = cel_name(of, name)
-    return re.sub(rf"(?<!has\()\b{re.escape(field)}\b", f"(has({field}) ? {field} : {quoted_value(default)})", rule)
+    return re.sub(rf"(?<!has\()\b{re.escape(field)}\b", f"(has({field}) ? {field} : {quoted(default)})", rule)
 
 
 def _column(name: str, kind: str, path: str, description: str, priority: int) -> Json:

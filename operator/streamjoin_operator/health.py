@@ -1,7 +1,5 @@
 """The operator's port: ``/metrics``, ``/healthz`` (is it alive?) and ``/readyz`` (is it at work, or waiting for its turn?).
 
-Served by threads of their own, so that a loop that hangs is told of rather than hanging too.
-
 Always holds: ``/healthz`` fails when the loop has not run for ``BEAT_SECONDS``, when a reconcile hangs, when a watch is dead, or when what
 is due is not taken up though a worker is free. It does not fail because the API server or drivers cannot be reached, or take connections
 and never answer: a restart would not mend that.
@@ -9,21 +7,17 @@ and never answer: a restart would not mend that.
 
 from __future__ import annotations
 
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any
-
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from streamjoin.endpoint import EVERYWHERE, listened
+from streamjoin_operator.listening import Handler, Listening, Server
 from streamjoin_operator.queue import STUCK_SECONDS, Queue
 
 BEAT_SECONDS = 30.0
 """The loop beats once a second."""
 AGE_SECONDS = 300.0
+TEXT = "text/plain; charset=utf-8"
 
 
 class Health:
@@ -60,66 +54,24 @@ class Health:
         return f"something has been due for {age:.0f} s" if age > AGE_SECONDS and queue.has_free_worker else None
 
 
-class Server(ThreadingHTTPServer):
-    """Takes IPv4 and IPv6, a thread for each connection."""
-
-    daemon_threads = True
-
-    def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        super().__init__((address, port), handler)
-
-    def server_bind(self) -> None:
-        """Of IPv6, IPv4's calls are taken too."""
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-class HealthServer:
+class HealthServer(Listening):
     """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
 
     def __init__(self, health: Health, registry: CollectorRegistry, port: int, address: str = EVERYWHERE) -> None:
         """``port`` 0: any that is free."""
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
+        class Answers(Handler):
+            def do_GET(self) -> None:  # noqa: N802 - the base class looks for it
                 if self.path == "/metrics":
-                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+                    self.answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
                     return
                 stuck = health.stuck()
                 if self.path == "/healthz":
-                    self._answer(503 if stuck else 200, (stuck or "alive").encode())
+                    self.answer(503 if stuck else 200, TEXT, (stuck or "alive").encode())
                 elif self.path == "/readyz":
                     ready = health.is_ready and not stuck
-                    self._answer(200 if ready else 503, (stuck or health.state).encode())
+                    self.answer(200 if ready else 503, TEXT, (stuck or health.state).encode())
                 else:
-                    self._answer(404, b"/metrics /healthz /readyz")
+                    self.answer(404, TEXT, b"/metrics /healthz /readyz")
 
-            def _answer(self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-                self.send_response(code)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Probes are not worth a line each."""
-
-        self._server = Server(listened(address), port, Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> HealthServer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        super().__init__(Server(listened(address), port, Answers), "health")

@@ -13,15 +13,13 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from types import TracebackType
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from streamjoin import pages
 from streamjoin.manifest.model import Scaling
 from streamjoin_operator.cost import Cost
+from streamjoin_operator.listening import Handler, Listening, Server
 from streamjoin_operator.queue import Key
 from streamjoin_operator.suspending import MOST_BODY_BYTES, Refused, Suspending
 
@@ -105,16 +103,14 @@ def _thresholds(scaling: Object) -> dict[str, float]:
     return {"tau1": float(scaling.get("tau1") or tau2 / 2), "tau2": tau2, "tau3": tau3}
 
 
-class PageServer:
+class PageServer(Listening):
     """Answers from its construction to ``close``. Raises OSError where the port cannot be had."""
 
     def __init__(self, seen: Watched, health: Told, port: int, suspending: Suspending | None = None) -> None:  # noqa: C901
         """``port`` 0: any that is free. ``suspending``: what changes StreamJoins; None: nothing does."""
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
+        class Answers(Handler):
+            def do_GET(self) -> None:  # noqa: N802 - the base class looks for it
                 path = self.path.partition("?")[0]
                 if not self._is_from_here():
                     return
@@ -125,11 +121,11 @@ class PageServer:
                 else:
                     file = pages.index("operator") if path == "/" else pages.asset(path)
                     if file is None:
-                        self._answer(404, "text/plain", f"/ {PATH}\n".encode())
+                        self.answer(404, "text/plain", f"/ {PATH}\n".encode())
                     else:
-                        self._answer(200, *file, pages.HEADERS)
+                        self.answer(200, *file, pages.HEADERS)
 
-            def do_PUT(self) -> None:
+            def do_PUT(self) -> None:  # noqa: N802 - the base class looks for it
                 self.close_connection = True  # a body that is not read would be taken for a request
                 found = SUSPEND.fullmatch(self.path)
                 if not self._is_from_here():
@@ -152,35 +148,10 @@ class PageServer:
                 host = self.headers.get("Host", "")
                 if host.rpartition(":")[0] in HOSTS or host in HOSTS:
                     return True
-                self._answer(403, "text/plain", b"the Host must be this machine, as 127.0.0.1 or localhost\n")
+                self.answer(403, "text/plain", b"the Host must be this machine, as 127.0.0.1 or localhost\n")
                 return False
 
             def _say(self, code: int, value: Object) -> None:
-                self._answer(code, "application/json", json.dumps(value).encode(), {"Cache-Control": "no-store"})
+                self.answer(code, "application/json", json.dumps(value).encode(), {"Cache-Control": "no-store"})
 
-            def _answer(self, code: int, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-                self.send_response(code)
-                for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Requests are not worth a line each."""
-
-        self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        self._thread = Thread(target=self._server.serve_forever, args=(0.2,), name="page", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> PageServer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        super().__init__(Server(ADDRESS, port, Answers), "page")

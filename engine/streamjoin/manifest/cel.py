@@ -62,12 +62,7 @@ def seconds(duration: str) -> str:
     return f"({days} + ({rest} == '' ? 0.0 : double(duration({rest}).getMilliseconds()) / 1000.0))"
 
 
-def quoted(text: str) -> str:
-    """A CEL string."""
-    return json.dumps(text)
-
-
-def quoted_value(value: str | bool | float) -> str:
+def quoted(value: str | bool | float) -> str:
     """A CEL literal."""
     return json.dumps(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -38,18 +39,16 @@ def parameter_problem(name: str) -> str | None:
     return "which the operator gives itself; remove it" if name in _OF_THE_QUESTION else None
 
 
-def _headers(found: dict[str, str]) -> dict[str, str]:
-    for name in found:
-        if problem := header_problem(name):
-            raise ValueError(f"has {name!r}, {problem}")
-    return found
+def _names(problem_of: Callable[[str], str | None]) -> AfterValidator:
+    """Refuses a mapping for what is wrong with one of its names."""
 
+    def checked(found: dict[str, str]) -> dict[str, str]:
+        for name in found:
+            if problem := problem_of(name):
+                raise ValueError(f"has {name!r}, {problem}")
+        return found
 
-def _parameters(found: dict[str, str]) -> dict[str, str]:
-    for name in found:
-        if problem := parameter_problem(name):
-            raise ValueError(f"has {name!r}, {problem}")
-    return found
+    return AfterValidator(checked)
 
 
 _Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[\x20-\x7e]*$")]
@@ -97,11 +96,11 @@ class Prometheus(Part):
     """The user and the password that are sent."""
     tls: PrometheusTls | None = None
     """The client certificate, and the authority of the server's."""
-    headers: Annotated[dict[str, _Text], Field(max_length=32), AfterValidator(_headers)] = Field(default={})
+    headers: Annotated[dict[str, _Text], Field(max_length=32), _names(header_problem)] = Field(default={})
     """Headers that are sent, such as X-Scope-OrgID: team-a."""
     headers_secret_name: ObjectName | None = None
     """A Secret in the StreamJoin's namespace with more of them: each key is the name of a header."""
-    query_parameters: Annotated[dict[str, _Text], Field(max_length=32), AfterValidator(_parameters)] = Field(default={})
+    query_parameters: Annotated[dict[str, _Text], Field(max_length=32), _names(parameter_problem)] = Field(default={})
     """Parameters that are added to each query, such as dedup: "true"."""
 
     @property
