@@ -462,13 +462,19 @@ def test_series_that_arrive_late_are_not_missing_and_the_newest_whole_scrape_cou
     asyncio.run(told())
 
 
-def test_a_scrape_that_is_whole_and_not_sound_is_not_replaced_by_an_older_one() -> None:
+def scraped_world() -> tuple[World, Sequence[Series]]:
+    """Two workers that hold much, and five scrapes of them."""
     world = World(MANY, workers=2)
     for _ in range(5):
         world.now += 10
         world.prometheus.scrape()
     found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
     assert not isinstance(found, Distrusted)
+    return world, found
+
+
+def test_a_scrape_that_is_whole_and_not_sound_is_not_replaced_by_an_older_one() -> None:
+    world, found = scraped_world()
 
     def measured(found: Sequence[Series]) -> Reading | Distrusted:
         return measure(found, generation=1, workers=2, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
@@ -1232,12 +1238,7 @@ def test_the_ledger_is_bounded_and_one_that_cannot_be_read_is_begun_anew() -> No
 
 
 def test_a_sample_has_what_a_scrape_says() -> None:
-    world = World(MANY, workers=2)
-    for _ in range(5):
-        world.now += 10
-        world.prometheus.scrape()
-    found = asyncio.run(world.prometheus.read(Question("", *KEY, "sj-one"), 120.0))
-    assert not isinstance(found, Distrusted)
+    world, found = scraped_world()
     reading = measure(found, generation=1, workers=world.join.workers, streams=(("orders",), ("payments",)), now=world.now, bound=60.0)
     assert isinstance(reading, Reading)
     assert (reading.at, reading.late_seconds) == (world.now, 0.0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import os
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +15,8 @@ import pytest
 import cases
 from pages import ROOT, blocks
 from streamjoin.language.join_type import JoinType
-from streamjoin.runner.java import JavaNotFound, find_java
 from streamjoin.spark import join, joins, planning
+from user_spark import user_session
 
 pytestmark = pytest.mark.spark
 CASES = 200
@@ -80,26 +78,8 @@ EXTREMES = {
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    try:
-        home = find_java()
-    except JavaNotFound as missing:
-        pytest.skip(f"{missing}; make setup")
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(home))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        builder = SparkSession.builder.master("local[2]").appName("join").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.sql.shuffle.partitions", "3").config("spark.sql.session.timeZone", "UTC")
-        session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
+    with user_session("join", tmp_path_factory.mktemp("warehouse"), partitions=3) as session:
         yield session
-        session.stop()
-        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-        gateway.shutdown()  # other tests start a Java with settings of their own
 
 
 @pytest.fixture

@@ -6,9 +6,7 @@ import datetime
 import decimal
 import itertools
 import json
-import os
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,9 +20,9 @@ import yaml
 import streamjoin
 from streamjoin.results.archive import Archive
 from streamjoin.results.reader import list_snapshots
-from streamjoin.runner.java import JavaNotFound, find_java
 from streamjoin.spark import StreamJoinSource
 from streamjoin.state.storage import ObjectStorage
+from user_spark import user_session
 
 pytestmark = pytest.mark.spark
 ROWS = 1000
@@ -74,27 +72,9 @@ def join_in(root: Path) -> streamjoin.Join:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    try:
-        home = find_java()
-    except JavaNotFound as missing:
-        pytest.skip(f"{missing}; make setup")
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(home))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        builder = SparkSession.builder.master("local[2]").appName("user").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-        session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
+    with user_session("user", tmp_path_factory.mktemp("warehouse"), partitions=2) as session:
         session.dataSource.register(streamjoin.spark.StreamJoinSource)
         yield session
-        session.stop()
-        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-        gateway.shutdown()  # other tests start a Java with settings of their own
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,39 @@
+"""A Spark session as a user has one, for tests of ``streamjoin.spark``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamjoin.runner.java import JavaNotFound, find_java
+
+
+@contextmanager
+def user_session(name: str, warehouse: Path, *, partitions: int) -> Iterator[Any]:
+    """``partitions``: of a shuffle. Skips the test where there is no Java."""
+    try:
+        home = find_java()
+    except JavaNotFound as missing:
+        pytest.skip(f"{missing}; make setup")
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(home))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        builder = SparkSession.builder.master("local[2]").appName(name).config("spark.ui.enabled", "false")
+        builder = builder.config("spark.sql.shuffle.partitions", str(partitions)).config("spark.sql.session.timeZone", "UTC")
+        session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        gateway.shutdown()  # other tests start a Java with settings of their own
