@@ -11,8 +11,10 @@ import pytest
 from harness import make_job
 from streamjoin.dataplane.delta_join import ROW_BITS, RUN_BITS, first_reference
 from streamjoin.dataplane.stages import JoinShape, Stage
+from streamjoin.elastic.path_plans import PathPlan
 from streamjoin.kernel.run import KEY
 from streamjoin.manifest.model import Workers
+from streamjoin.plan.of_layout import arrangements_of, path_of
 
 STREAM = {"schema": "id BIGINT, k BIGINT, m BIGINT, s STRING, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
 
@@ -24,13 +26,10 @@ def first_steps(root: Path, on: str) -> dict[str, Stage]:
     output = {"select": [f"{name}.id AS {name}" for name in "abc"], "sink": sink}
     job = make_job(root, streams=streams, on=on, window={"within": "5s"}, output=output)
     join, (placed,) = job.joins[0], job.multiway
-    many = JoinShape(join.name, placed, tuple(stream.schema for stream in job.streams), join.window, join.where, join.output)
-    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
-    return {
-        "".join("abc"[each] for each in order): Stage(many, 0, order[:1], order[1], order[2:], fetches=False)
-        for order in orders
-        if many.graph.edge_to(order[1], frozenset(order[:1])) and many.graph.edge_to(order[2], frozenset(order[:2]))
-    }
+    arrangements, schemas = arrangements_of(job.layouts[0], job.streams), tuple(stream.schema for stream in job.streams)
+    many = JoinShape(join.name, arrangements, join.streams, placed.graph.streams, schemas, join.window, join.where, join.output)
+    paths = {(head, *order): path_of(placed, head, PathPlan(order)) for head in range(3) for order in placed.graph.orders(head)}
+    return {"".join("abc"[each] for each in order): Stage(many, 0, path, 0) for order, path in paths.items()}
 
 
 def carried(step: Stage) -> list[str]:

@@ -64,7 +64,7 @@ def _show(made: Outline, options: Options) -> None:  # noqa: C901
     for line in (*made.sequences, *made.notes):
         click.echo(line)
     if options.explained:
-        click.echo("\n" + made.join_plan.explain(), nl=False)
+        click.echo("\n" + made.explain(), nl=False)
     if options.save is not None:
         try:
             options.save.parent.mkdir(parents=True, exist_ok=True)

@@ -132,7 +132,7 @@ class DeltaJoin:
         self._held, self._new = held, new
         self._write, self._observer, self._notice = write, observer, notice
         marks = join.shape.marks
-        self._marked = None if marks is None else reference_to(join.shape.graph.streams[marks])
+        self._marked = None if marks is None else reference_to(join.shape.streams[marks])
         """The column of references to the tuples of which that is asked."""
         self._paths = join.paths(spec.path_plans)
         self._stages = {stage.number: stage for path in self._paths for stage in path.stages}
@@ -370,7 +370,7 @@ class DeltaJoin:
     def _references(self) -> Iterator[Piece]:
         """For the tuples of results that wait for them, each once, from the task that has them."""
         assert self._fetching_from is not None
-        for number, stream in enumerate(self._join.shape.graph.streams):
+        for number, stream in enumerate(self._join.shape.streams):
             column = reference_to(stream)
             found = [np.unique(batch.column(column).to_numpy()) for batch in self._incomplete if column in batch.schema.names]
             if column == self._marked:
@@ -387,7 +387,7 @@ class DeltaJoin:
 
     def _referred_by(self, question: Piece) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """The rows that a piece refers to, by the batch that has them."""
-        column = reference_to(self._join.shape.graph.streams[question.place])
+        column = reference_to(self._join.shape.streams[question.place])
         references = ipc.read_record_batch(question.data, pa.schema([pa.field(column, pa.int64())])).column(0).to_numpy()
         runs, rows = (references >> ROW_BITS) & ((1 << RUN_BITS) - 1), references & ((1 << ROW_BITS) - 1)
         for run in np.unique(runs).tolist():
@@ -401,7 +401,7 @@ class DeltaJoin:
 
     def _tuples_of(self, question: Piece) -> Piece:
         """The tuples that a task asks for, whose number is the question's area."""
-        stream = self._join.shape.graph.streams[question.place]
+        stream = self._join.shape.streams[question.place]
         parts = [self._join.finisher.tuples(stream, batch, rows) for batch, rows in self._referred_by(question)]
         data = (parts[0] if len(parts) == 1 else pa.concat_batches(parts)).serialize()
         self._count(self._last, question.area, data.size, sum(part.num_rows for part in parts))
@@ -409,7 +409,7 @@ class DeltaJoin:
 
     def _complete(self, answers: Sequence[Piece]) -> None:
         """Write the results whose tuples have come."""
-        streams, finisher = self._join.shape.graph.streams, self._join.finisher
+        streams, finisher = self._join.shape.streams, self._join.finisher
         by_stream: dict[str, list[tuple[int, Piece]]] = defaultdict(list)
         for piece in answers:
             by_stream[streams[piece.place]].append((piece.area, piece))

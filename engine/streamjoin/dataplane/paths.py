@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamjoin.dataplane.stages import JoinShape, Stage, StageJoiner, reference_to
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.path_plans import BROADCAST_ROUND, PathPlan, PathPlans
+from streamjoin.elastic.path_plans import BROADCAST_ROUND, PathPlans
 from streamjoin.epoch.spec import Config, Join
 from streamjoin.io.several import tags
 from streamjoin.kernel.expression import Evaluator
@@ -26,8 +26,10 @@ from streamjoin.kernel.run import is_text, take, text_bytes
 from streamjoin.kernel.types import arrow_schema, held_fields, output_schema
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.schema import held_name
-from streamjoin.language.sides import LEFT, RIGHT
+from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.window import Ends, Window
+from streamjoin.plan import join_plan as plan
+from streamjoin.plan.of_layout import arrangements_of, default_path_plans, paths_of
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ class JoinOperator:
         """``number``: its place among the joins. ``paths`` and ``numbers``: of its paths and stages (:func:`numbered`)."""
         self.number, self.name, self.type, self.window, self.streams = number, join.name, join.type, join.window, join.streams
         self.numbers, self._own = numbers, paths
-        self.shape = shape_of(number, join, config)
-        self.places = self.shape.placed.places
+        self.shape, self._placed = shape_of(number, join, config), config.layout.joins[number]
+        self.places = self._placed.places
         """Where its tuples lie; of two streams by side."""
-        of_stream = {place.stream: number for number, place in reversed(list(zip(self.places, self.shape.graph.places, strict=True)))}
+        of_stream = {self.shape.stream_of(place): place for place in reversed(self.places)}
         self.tracked = tuple(of_stream[stream] for stream in join.type.tracked)
         """The places whose tuples are known to have matched or not: of each such stream the first of its places."""
         self.tag = tags(each.name for each in config.joins)[join.name]
@@ -58,49 +60,49 @@ class JoinOperator:
 
     def path_plans(self, path_plans: PathPlans) -> PathPlans:
         """Its own among those of all joins. Of results that only say which tuples have partners nothing but references is carried."""
-        own = path_plans[self._own] or OF_TWO
+        own = path_plans[self._own] or self._only
         return own if self.shape.marks is None else tuple(replace(path_plan, fetches=True) for path_plan in own)
+
+    @cached_property
+    def _only(self) -> PathPlans:
+        """Those of two streams."""
+        return default_path_plans(self._placed)
 
     def paths(self, path_plans: PathPlans) -> tuple[Path, ...]:
         """By stream, for these ways of all joins."""
         return self._made(self.path_plans(path_plans))
 
     def _paths(self, path_plans: PathPlans) -> tuple[Path, ...]:
-        return tuple(self._path(head, path_plan) for head, path_plan in enumerate(path_plans))
+        planned, begins = paths_of(self._placed, path_plans), [path_plan.begins for path_plan in path_plans]
+        return tuple(self._path(head, path, begun) for head, (path, begun) in enumerate(zip(planned, begins, strict=True)))
 
-    def _path(self, head: int, path_plan: PathPlan) -> Path:
+    def _path(self, head: int, planned: plan.Path, begins: int) -> Path:
         stages: list[Stage] = []
-        begins = over = path_plan.begins
-        for at, stream in enumerate(path_plan.order):
-            distribution, first_round = path_plan.distribution(at), over + 1
-            if distribution is Distribution.BROADCAST:
+        over = begins
+        for at, stage in enumerate(planned.stages):
+            first_round = over + 1
+            if stage.distribution is Distribution.BROADCAST:
                 first_round = BROADCAST_ROUND
             elif at:
-                over += distribution.rounds
-            number = self.numbers[head * len(path_plan.order) + at] if self.numbers else self.number
-            members, following = (head, *path_plan.order[:at]), path_plan.order[at + 1 :]
-            stages.append(
-                Stage(
-                    self.shape, number, members, stream, following,
-                    fetches=path_plan.fetches, distribution=distribution, first_round=first_round, fed_after=over,
-                )
-            )  # fmt: skip
+                over += stage.distribution.rounds
+            number = self.numbers[head * len(planned.stages) + at] if self.numbers else self.number
+            stages.append(Stage(self.shape, number, planned, at, first_round=first_round, fed_after=over))
         return Path(tuple(stages), begins)
 
     @cached_property
     def joiner(self) -> StageJoiner:
         """Of two streams: by which pairs are found."""
-        return self._made(OF_TWO)[LEFT].stages[0].joiner
+        return self._made(self._only)[LEFT].stages[0].joiner
 
     def alone(self, place: int, batch: pa.RecordBatch, rows: NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
         """What these rows of a batch, or all, of one of its places give by themselves, with nulls for other streams. O(rows)."""
-        side = self.shape.graph.places[self.places.index(place)].stream
+        side = self.shape.stream_of(place)
         yield from (self.joiner if self.shape.marks is None else self._single).alone(side, batch, rows)
 
     @cached_property
     def _single(self) -> Joiner:
         """Gives tuples of the first stream alone, which are all that the output reads."""
-        shape, streams = self.shape, self.shape.graph.streams
+        shape, streams = self.shape, self.shape.streams
         return Joiner(MainPredicate(MainKind.ALL), shape.window, None, shape.where, shape.output, (streams[:1], streams[1:]))
 
     def expired(self, wider: Window, bounds: Ends) -> Ends:
@@ -112,22 +114,20 @@ class JoinOperator:
         return Finisher(self.shape)
 
 
-OF_TWO: PathPlans = (PathPlan((RIGHT,)), PathPlan((LEFT,)))
-"""Of a join over two streams, which has no others."""
-
-
 def shape_of(number: int, join: Join, config: Config) -> JoinShape:
     """The shape of the so-manieth join."""
     placed, streams = config.layout.joins[number], [config.streams[stream] for stream in join.streams]
-    schemas = tuple(stream.schema for stream in streams)
+    names, schemas = zip(*((stream.name, stream.schema) for stream in streams), strict=True)
+    arrangements = arrangements_of(config.layout, config.streams)
+    shape = JoinShape(join.name, arrangements, join.streams, names, schemas, join.window, join.where, join.output)
     if placed.is_multiway:
-        return JoinShape(join.name, placed, schemas, join.window, join.where, join.output, marks=LEFT if join.type.tracked else None)
+        return replace(shape, marks=LEFT if join.type.tracked else None)
     slide, has_index = join.window.slide_micros, config.layout.indexes(number)
     slides = None if slide in (0, config.window.slide_micros) else slide
-    left, right = (Indexed(place.key if has_index else None, slides) for place in placed.graph.places)
+    left, right = (Indexed(placed.between.main.key(side) if has_index else None, slides) for side in SIDES)
     alone = streams if join.type.gives_unmatched else []
     types = {(stream.name, field.name): field.type for stream in alone for field in arrow_schema(stream.schema)}
-    return JoinShape(join.name, placed, schemas, join.window, join.where, join.output, (left, right), types)
+    return replace(shape, indexed=(left, right), types=types)
 
 
 class Finisher:
@@ -140,7 +140,7 @@ class Finisher:
         schemas = join.by_name
         self._columns = {
             stream: [column.name for column in schemas[stream] if (stream, column.name) in join.at_end(number)]
-            for number, stream in enumerate(join.graph.streams)
+            for number, stream in enumerate(join.streams)
         }
         self.schemas = {stream: pa.schema(held_fields(schemas[stream].select(tuple(names)))) for stream, names in self._columns.items()}
         """By stream, of the tuples that are fetched."""

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamjoin.dataplane.window_filter import WindowFilter, window_filter
-from streamjoin.elastic.distribution import Distribution
 from streamjoin.epoch.reports import StageWork
 from streamjoin.epoch.spec import units_of
 from streamjoin.kernel.index import Indexed
@@ -36,13 +37,14 @@ from streamjoin.kernel.joiner import Joiner, Matched, Members, Name, Pairs, colu
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import held_fields
-from streamjoin.language.graph import Edge, JoinGraph
-from streamjoin.language.layout import PlacedGraph
+from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression
 from streamjoin.language.tree import Reference, conjunction
 from streamjoin.language.window import Window, WindowKind
+from streamjoin.plan import join_plan as plan
+from streamjoin.plan.join_plan import Arrangement, Path
 from streamjoin.scheme.routing import Routing
 
 LIES_SO = Indexed(None, None)
@@ -51,10 +53,15 @@ LIES_SO = Indexed(None, None)
 
 @dataclass(frozen=True)
 class JoinShape:
-    """A join as its paths need it: everything that they are made of, except for their orders."""
+    """A join as its stages need it: everything that they are made of, except for their paths."""
 
     name: str
-    placed: PlacedGraph
+    arrangements: tuple[Arrangement, ...]
+    """Of all joins."""
+    numbers: tuple[int, ...]
+    """Its streams, in their order, among all. Here they are counted by this order, and called members once they are joined."""
+    streams: tuple[str, ...]
+    """Their names."""
     schemas: tuple[Schema, ...]
     window: Window
     where: Expression | None
@@ -66,13 +73,21 @@ class JoinShape:
     marks: int | None = None
     """The stream of whose tuples alone it is asked whether they have partners in all others; None: results are of all."""
 
-    @property
-    def graph(self) -> JoinGraph:
-        return self.placed.graph
-
-    @property
+    @cached_property
     def by_name(self) -> dict[str, Schema]:
-        return dict(zip(self.graph.streams, self.schemas, strict=True))
+        return dict(zip(self.streams, self.schemas, strict=True))
+
+    def stream_of(self, arrangement: int) -> int:
+        """Which of its streams an arrangement is of."""
+        return self.numbers.index(self.arrangements[arrangement].stream)
+
+    def order(self, path: Path) -> tuple[int, ...]:
+        """Its streams as a path joins them, that of the delta first."""
+        return (self.numbers.index(path.stream), *(self.stream_of(stage.arrangement) for stage in path.stages))
+
+    def checks(self, stage: plan.Stage) -> list[Expression]:
+        """What is checked on the pairs that a stage's probe finds."""
+        return [parse_boolean(text, self.by_name) for text in stage.checks]
 
     def refers_to(self, member: int) -> bool:
         """Whether results that fetch have references to the stream's tuples."""
@@ -82,63 +97,51 @@ class JoinShape:
         """The columns of a stream that are read once a result is complete."""
         conditions = [] if self.where is None else [self.where]
         read = {name for expression in (*conditions, *(each for _, each in self.output)) for name in expression.columns}
-        return frozenset(name for name in read if name[0] == self.graph.streams[member])
+        return frozenset(name for name in read if name[0] == self.streams[member])
 
 
 class Stage:
     """One stage of a path: it extends what was found so far by the tuples of one more stream. It holds no tuples."""
 
-    def __init__(
-        self,
-        join: JoinShape,
-        number: int,
-        members: tuple[int, ...],
-        stream: int,
-        following: tuple[int, ...],
-        *,
-        fetches: bool,
-        distribution: Distribution = Distribution.REPARTITION,
-        first_round: int = 0,
-        fed_after: int = 0,
-    ) -> None:
-        """``members``: the streams joined before, that of the delta first, ``stream`` the one that comes now, ``following`` those after it,
-        in order. ``fetches``: so does the path. ``first_round``: of the exchange, in which something is sent for this stage; once that of
-        ``fed_after`` is over, all has come that it joins. (Round 0 is that in which new tuples come.)"""
-        graph = join.graph
-        edge, self.side = graph.step_to(stream, members)
-        """The side of the scheme on which the tuples that are probed are held."""
-        self.number, self.is_last, self.distribution = number, not following, distribution
+    def __init__(self, join: JoinShape, number: int, path: Path, at: int, *, first_round: int = 0, fed_after: int = 0) -> None:
+        """The operator of a plan's stage, the so-manieth of its path. ``first_round``: of the exchange, in which something is sent for it;
+        once that of ``fed_after`` is over, all has come that it joins. (Round 0 is that in which new tuples come.)"""
+        planned, following, order = path.stages[at], path.stages[at + 1 :], join.order(path)
+        members, stream, fetches = order[: at + 1], order[at + 1], path.fetches
+        self.number, self.is_last, self.distribution = number, not following, planned.distribution
         self.first_round, self.fed_after = first_round, fed_after
-        self.place, self.probing = (join.placed.places[edge.places[side]] for side in (self.side, 1 - self.side))
-        """Where the tuples lie that are probed, and those that probe, among all places."""
-        self.takes_new = stream < members[0]
+        self.place, self.probing = planned.arrangement, planned.probing
+        """Where the tuples lie that are probed, and those that probe."""
+        self.side = join.arrangements[self.place].side
+        """The side of the scheme on which the tuples that are probed are held."""
+        self.takes_new = planned.with_delta
         """Whether what came of the stream in this epoch counts."""
-        names = join.by_name
-        own, came = tuple(graph.streams[member] for member in members), (graph.streams[stream],)
+        own, came = tuple(join.streams[member] for member in members), (join.streams[stream],)
         self.members, self.stream = own, came[0]
-        self.fetched = tuple(graph.streams[member] for member in members if join.refers_to(member)) if fetches else ()
+        self.fetched = tuple(join.streams[member] for member in members if join.refers_to(member)) if fetches else ()
         """The streams to which results of this stage have references."""
         self.gives_results = self.is_last and not self.fetched and join.marks is None
         at_end = {stream} if fetches and self.is_last and join.marks is None else set() if fetches else None
-        carried = _carried(join, members, stream, following, at_end=at_end)
+        carried = _carried(join, path, at, at_end=at_end)
         refers = self.fetched
         if fetches and join.refers_to(stream) and (not self.is_last or join.marks is not None):
-            refers = (*self.fetched, graph.streams[stream])
+            refers = (*self.fetched, self.stream)
         self.refers = bool(refers)
         """Whether what it finds has references."""
-        self.main, self.window = edge.main, _kernel_window(join.window, members, stream, self.side)
+        self.main, self.window = planned.main, _kernel_window(join.window, members, stream, self.side)
         """By what candidates are found."""
-        self.near = window_filter(join.window, graph.streams) if join.window.is_multiway else None
-        residual = _all_of([*_residual_of(edge, names), *graph.checks_at(stream, frozenset(members))])
+        self.near = window_filter(join.window, join.streams) if join.window.is_multiway else None
+        residual = _all_of(join.checks(planned))
         where, output = join.where if self.gives_results else None, join.output if self.gives_results else carried
-        self.key_type, self.held_key_type = (key_type(graph.places[edge.places[side]].key) for side in (1 - self.side, self.side))
+        self.key_type, self.held_key_type = (key_type(self.main.key(side)) for side in (1 - self.side, self.side))
         read = {name for each in (residual, where, *(each for _, each in output)) if each is not None for name in each.columns}
-        self.columns = held_fields(Schema(tuple(column for column in names[self.stream].columns if (self.stream, column.name) in read)))
+        columns = join.schemas[stream].columns
+        self.columns = held_fields(Schema(tuple(column for column in columns if (self.stream, column.name) in read)))
         """Of the stream's tuples: those that the stage reads, or gives."""
         self.reference = reference_to(self.stream) if self.stream in refers else None
         """The column of references to the stream's tuples that it gives; None: it gives none."""
         self.joiner = StageJoiner(
-            edge,
+            self.main,
             window=self.window,
             residual=residual,
             where=where,
@@ -148,7 +151,7 @@ class Stage:
             refers=refers,
             gives_results=self.gives_results,
             types=join.types,
-            key=(own, self.key_type) if following and _keeps_key(join, members, stream, following[0]) else None,
+            key=(own, self.key_type) if following and _keeps_key(join, planned, following[0]) else None,
         )
         self.indexed = join.indexed[1 - self.side], join.indexed[self.side]
         """What tuples of the delta are found by, and what those that are held."""
@@ -159,12 +162,10 @@ class Stage:
         self.schema: pa.Schema | None = None
         """The schema of what is found, as it is sent."""
         if following:
-            after, side = graph.step_to(following[0], (*members, stream))
-            probing = after.places[1 - side]
-            self.next_probing, place = join.placed.places[probing], graph.places[probing]
-            self._key = place.key
-            self._prefix, self._keyed = graph.streams[place.stream], join.schemas[place.stream]
-            first = [pa.field(KEY, key_type(place.key)), pa.field(UNIT, pa.uint32())]
+            self.next_probing = following[0].probing
+            keyed, self._key = join.stream_of(self.next_probing), join.arrangements[self.next_probing].key
+            self._prefix, self._keyed = join.streams[keyed], join.schemas[keyed]
+            first = [pa.field(KEY, key_type(self._key)), pa.field(UNIT, pa.uint32())]
             self.schema = pa.schema([*first, *(field for field in self.joiner.batch_schema if field.name != KEY)])
 
     def join(
@@ -221,7 +222,7 @@ class StageJoiner(Joiner):
 
     def __init__(
         self,
-        edge: Edge,
+        main: MainPredicate,
         *,
         window: Window,
         residual: Expression | None,
@@ -235,7 +236,7 @@ class StageJoiner(Joiner):
         key: tuple[Members, pa.DataType] | None,
     ) -> None:
         """``key``: whose key results go on by, and its type; None: it is another one, if there is any."""
-        super().__init__(edge.main, window, residual, where, output or [NOTHING], streams, types=types)
+        super().__init__(main, window, residual, where, output or [NOTHING], streams, types=types)
         self._near, self._refers, self._gives_results, self._key = near, refers, gives_results, key
         self._checked = near if near is not None and near.is_checked(streams) else None
         """By what pairs are checked, where the kernel's window does not say it all."""
@@ -332,10 +333,6 @@ def _kernel_window(window: Window, members: Sequence[int], stream: int, side: in
     return Window.of_each(spans)
 
 
-def _residual_of(edge: Edge, schemas: dict[str, Schema]) -> list[Expression]:
-    return [] if edge.residual is None else [parse_boolean(edge.residual, schemas)]
-
-
 def _all_of(conditions: Sequence[Expression]) -> Expression | None:
     return Expression.of(conjunction([each.tree for each in conditions])) if conditions else None
 
@@ -345,38 +342,29 @@ def reference_to(stream: str) -> str:
     return f"_reference.{stream}"
 
 
-def _keeps_key(join: JoinShape, members: Sequence[int], stream: int, after: int) -> bool:
-    """Whether what probed for this stream has the key by which results go on to the stream ``after``: the same key, or an equal one."""
-    graph = join.graph
-    (edge, side), (onward, onward_side) = graph.step_to(stream, members), graph.step_to(after, (*members, stream))
-    place = onward.places[1 - onward_side]
-    is_equal = edge.main.is_equality and not edge.main.slack
-    return graph.places[place].key is not None and (place == edge.places[1 - side] or (place == edge.places[side] and is_equal))
+def _keeps_key(join: JoinShape, stage: plan.Stage, after: plan.Stage) -> bool:
+    """Whether what probed in this stage has the key by which results go on to the one after: the same key, or an equal one."""
+    is_equal = stage.main.is_equality and not stage.main.slack
+    is_kept = after.probing == stage.probing or (after.probing == stage.arrangement and is_equal)
+    return is_kept and join.arrangements[after.probing].key is not None
 
 
-def _carried(
-    join: JoinShape, members: Sequence[int], stream: int, following: Sequence[int], at_end: set[int] | None
-) -> list[tuple[str, Expression]]:
-    """The columns of these streams, the last one among them, that later stages read, and of ``at_end`` (None: of all) those that the output
+def _carried(join: JoinShape, path: Path, at: int, at_end: set[int] | None) -> list[tuple[str, Expression]]:
+    """The columns of the streams joined by this stage that later stages read, and of ``at_end`` (None: of all) those that the output
     reads."""
-    graph, schemas = join.graph, join.by_name
-    done = [*members, stream]
-    names = {graph.streams[member] for member in done}
+    done = join.order(path)[: at + 2]
     read: set[Name] = {name for member in (done if at_end is None else at_end) for name in join.at_end(member)}
-    for after in following:
-        edge, side = graph.step_to(after, done)
-        for condition in (*_residual_of(edge, schemas), *graph.checks_at(after, frozenset(done))):
+    for before, after in pairwise(path.stages[at:]):
+        for condition in join.checks(after):
             read |= condition.columns
-        place = graph.places[edge.places[1 - side]]
-        name = graph.streams[place.stream]
-        if place.key is not None and not _keeps_key(join, done[:-1], done[-1], after):
-            for sql in place.key.sql:
-                read |= parse_expression(sql, {name: schemas[name]}).columns
-        done.append(after)
+        key, keyed = join.arrangements[after.probing].key, join.stream_of(after.probing)
+        if key is not None and not _keeps_key(join, before, after):
+            for sql in key.sql:
+                read |= parse_expression(sql, {join.streams[keyed]: join.schemas[keyed]}).columns
     return [
         (column_of(("", ""), (own, column.name)), Expression.of(Reference(own, column.name, column.type)))
-        for own in graph.streams
-        if own in names
-        for column in schemas[own]
+        for member, own in enumerate(join.streams)
+        if member in done
+        for column in join.schemas[member]
         if (own, column.name) in read
     ]
