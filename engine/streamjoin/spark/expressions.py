@@ -84,23 +84,31 @@ def _with_axis(frame: Any, axis: Axis, side: int, name: str) -> Any:
     point, low, high, first, last, level = (f"{name}_{part}" for part in ("point", "low", "high", "first", "last", "level"))
     reach = axis.reach
     if side == reach.points:
-        made = frame.select("*", F.expr(reach.point).alias(point))
+        frame, (point,) = _computed(frame, axis, [(point, reach.point)])
         places = list(_places_of_point(axis, point))
         several = f"explode(CASE WHEN {point} IS NOT NULL THEN array({', '.join(places)}) END)"
-        return made.select("*", F.expr(places[0] if axis.mode is Mode.POINTS else several).alias(name))
-    ends = [F.expr(end_sql(end, down=down)).alias(of) for end, down, of in ((reach.low, True, low), (reach.high, False, high)) if end]
-    made = frame.select("*", *ends)
+        return frame.select("*", F.expr(places[0] if axis.mode is Mode.POINTS else several).alias(name))
+    ends = [(of, end_sql(end, down=down)) for end, down, of in ((reach.low, True, low), (reach.high, False, high)) if end]
+    frame, texts = _computed(frame, axis, ends)
+    low, high = (texts[0] if reach.low else low), (texts[-1] if reach.high else high)
     if axis.mode is Mode.POINTS:
         level = "0L"
     else:
-        made = made.select("*", F.expr(_level_sql(axis, low, high)).alias(level))
-    made = made.select("*", *(F.expr(_at_level(axis, level, part)).alias(of) for part, of in _ends(reach, low, high, first, last)))
+        frame = frame.select("*", F.expr(_level_sql(axis, low, high)).alias(level))
+    frame = frame.select("*", *(F.expr(_at_level(axis, level, part)).alias(of) for part, of in _ends(reach, low, high, first, last)))
     own = f"{first} * {axis.base}L + {level}"
     if axis.mode is Mode.REACHES:
         beyond = f"WHEN {low} IS NOT NULL AND {high} IS NOT NULL THEN {axis.base - 1}L"
-        return made.select("*", F.expr(f"CASE WHEN {level} < {len(axis.cuts)} THEN {own} {beyond} END").alias(name))
+        return frame.select("*", F.expr(f"CASE WHEN {level} < {len(axis.cuts)} THEN {own} {beyond} END").alias(name))
     spread = f"sequence({own}, greatest({first}, {last}) * {axis.base}L + {level}, {axis.base}L)"
-    return made.select("*", F.expr(f"explode(CASE WHEN {first} IS NOT NULL AND {last} IS NOT NULL THEN {spread} END)").alias(name))
+    return frame.select("*", F.expr(f"explode(CASE WHEN {first} IS NOT NULL AND {last} IS NOT NULL THEN {spread} END)").alias(name))
+
+
+def _computed(frame: Any, axis: Axis, named: Sequence[tuple[str, str]]) -> tuple[Any, list[str]]:
+    """The frame and SQL of these values: columns of their own where they are read often, since Spark analyses each select anew."""
+    if axis.mode is Mode.POINTS and isinstance(axis.cuts[0], Uniform):
+        return frame, [f"({sql})" for _, sql in named]
+    return frame.select("*", *(F.expr(sql).alias(name) for name, sql in named)), [name for name, _ in named]
 
 
 def _places_of_point(axis: Axis, point: str) -> Iterator[str]:

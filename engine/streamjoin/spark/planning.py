@@ -27,8 +27,10 @@ LOOP_SECONDS = 6e-9
 START_SECONDS = 0.1
 """More than that must be won, or the plan is Spark's own."""
 
+_REACHES = 1000
+"""So many sampled reaches are compared with all sampled points."""
 _PAIRED = 700
-"""So many rows of each sample are compared in pairs."""
+"""So many rows of each sample are compared in pairs, for cells of two keys."""
 _ENOUGH = 64
 """Pairs of samples that tell their number well enough."""
 _MOST_BINS = 1 << 22
@@ -41,31 +43,40 @@ _MOST_PARTS = 32
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of sampled rows of a reach: the width of the bins from which on they are sure to share one (0: they match)."""
+    """Pairs of a sampled point and a sampled reach, whose codes are equal, by how wide bins have to be for them to share one: twice the
+    distance of the two, 0 where they match."""
 
-    gaps: Array
-    reaches: Array
-    """Index of the reach of each pair."""
+    points: Array
+    """Codes (the real part) and values, ascending by both: complex numbers are sorted so."""
+    codes: Array
+    """Of the reaches; negative: they match nothing."""
+    ends: Array
+    """(reaches, 2); NaN: they match nothing."""
     lengths: Array
-    """Of the sampled reaches; infinite where they are open."""
+    """Of the reaches; infinite where they are open."""
     scale: float
     """Pairs of rows for each of samples."""
-    ascending: Array
-    """The gaps, sorted."""
+
+    def count(self, widths: Array | float) -> int:
+        """Pairs that lie within so wide bins; ``widths``: by reach. O(reaches log points)."""
+        half = np.asarray(widths) / 2.0
+        with np.errstate(invalid="ignore", over="ignore"):
+            low, high = self._at(self.ends[:, 0] - half), self._at(self.ends[:, 1] + half)
+        counts = np.searchsorted(self.points, high, "right") - np.searchsorted(self.points, low, "left")
+        return int(counts[(self.codes >= 0) & ~np.isnan(self.ends).any(axis=1)].clip(0).sum())
+
+    def _at(self, values: Array) -> Array:
+        return _complex(self.codes, np.nan_to_num(values, nan=0.0, posinf=math.inf, neginf=-math.inf))
 
     def within(self, widths: Array) -> float:
-        """About how many pairs of rows lie within so wide bins of their reaches; ``widths``: by reach. O(pairs); of one width O(log pairs).
+        """About how many pairs of rows lie within so wide bins of their reaches. O(reaches log points).
 
         Too few pairs of a sample are counted in wider bins, as if they were spread evenly.
         """
         mean = float(np.mean(np.minimum(self.lengths, 1e300))) if len(self.lengths) else 0.0
         narrow, more, found = float(np.mean(widths)) if len(widths) else 0.0, 0.0, 0
-        is_one = len(widths) > 0 and bool((widths == widths[0]).all())
         for _ in range(40):
-            if is_one:
-                found = int(np.searchsorted(self.ascending, widths[0] + more, side="right"))
-            else:
-                found = int(np.count_nonzero(self.gaps <= widths[self.reaches] + more))
+            found = self.count(widths + more)
             if found >= _ENOUGH or not mean + narrow:
                 break
             more = 2.0 * more + mean + narrow
@@ -73,22 +84,26 @@ class Pairs:
         return max(found, 0.5) * self.scale * spread
 
 
+def _complex(codes: Array, values: Array) -> Array:
+    """Numbers that are sorted by code, then by value. (A sum would make NaN of what is infinite.)"""
+    found = np.empty(len(values), complex)
+    found.real, found.imag = codes, values
+    return found
+
+
 def pairs_of(reach: Reach, samples: Sequence[Sample], equal: Sequence[Array] | None) -> tuple[Pairs, Array, Array]:
-    """With the sampled points' values and reaches' ends ((rows, 2)), of the first rows of the samples. ``equal``: by side, codes of the
-    equality's values; negative: NULL. O(rows x rows)."""
+    """With the sampled points and the ends of the first ``_REACHES`` reaches ((rows, 2)). ``equal``: by side, codes of the values of
+    the equality; negative: NULL. O(rows log rows)."""
     points, lows, highs = values_of(reach, samples)
-    points, lows, highs = points[:_PAIRED], lows[:_PAIRED], highs[:_PAIRED]
-    scale = samples[0].rows * samples[1].rows / max(1, len(points) * len(lows))
+    ends = np.stack([lows, highs], axis=1)[:_REACHES]
+    scale = samples[0].rows * samples[1].rows / max(1, len(points) * len(ends))
     with np.errstate(invalid="ignore", over="ignore"):
-        gaps = 2.0 * np.maximum(np.maximum(lows[:, None] - points[None, :], points[None, :] - highs[:, None]), 0.0)
-        lengths = np.nan_to_num(highs - lows, nan=0.0, posinf=math.inf)
-    gaps[np.isnan(gaps)] = math.inf
+        lengths = np.maximum(np.nan_to_num(ends[:, 1] - ends[:, 0], nan=0.0, posinf=math.inf), 0.0)
+    of_points, of_reaches = (np.zeros(len(each)) for each in (points, ends))
     if equal is not None:
-        of_reaches, of_points = equal[1 - reach.points][:_PAIRED], equal[reach.points][:_PAIRED]
-        gaps[(of_reaches[:, None] != of_points[None, :]) | (of_reaches < 0)[:, None]] = math.inf
-    index = np.broadcast_to(np.arange(len(lows))[:, None], gaps.shape)
-    gaps = gaps.ravel()
-    return Pairs(gaps, index.ravel(), np.maximum(lengths, 0.0), scale, np.sort(gaps)), points, np.stack([lows, highs], axis=1)
+        of_points, of_reaches = equal[reach.points].astype(float), equal[1 - reach.points][:_REACHES].astype(float)
+    there = ~np.isnan(points)
+    return Pairs(np.sort(_complex(of_points[there], points[there])), of_reaches, ends, lengths, scale), points, ends
 
 
 def values_of(reach: Reach, samples: Sequence[Sample]) -> tuple[Array, Array, Array]:
@@ -119,7 +134,7 @@ class Chosen:
 
 def choose(keys: Keys, samples: Sequence[Sample], sides: Sequence[int], *, gives_pairs: bool = True, partitions: int = 200) -> Chosen:
     """The way of least cost. ``sides``: whose rows without a partner must be known; none for an inner join. ``gives_pairs``: False for semi
-    and anti. ``partitions``: of a shuffle, among which no place should be most of the work. O(rows of samples squared x widths)."""
+    and anti. ``partitions``: of a shuffle, among which no place should be most of the work. O(widths x rows of samples log rows)."""
     if not min(each.rows for each in samples):
         return Chosen((), {}, Own("a side is empty"))
     equal = codes_of(keys, samples)
@@ -173,7 +188,7 @@ def _overlapping(
 
 def best(reaches: Sequence[Reach], samples: Sequence[Sample], single: int | None, equal: Sequence[Array] | None = None) -> Bins | None:
     """The bins of least cost. ``single``: the side whose rows must be in one place; None: any. ``equal``: codes of the values of the
-    condition's equalities by side, if it has some. None: no reach can be cut so. O(rows of samples squared x widths)."""
+    condition's equalities by side, if it has some. None: no reach can be cut so. O(widths x rows of samples log rows)."""
     options = [option for reach in reaches for option in _of_one(reach, samples, single, equal)]
     options += _of_two(reaches, samples, single, equal)
     return min(options, key=lambda option: option.estimate.cost_seconds, default=None)
@@ -328,11 +343,12 @@ def _of_two(reaches: Sequence[Reach], samples: Sequence[Sample], single: int | N
         if first.points != second.points or first.text == second.text:
             continue
         made = [pairs_of(reach, samples, equal) for reach in (first, second)]
+        cells = _Cells.of([(pairs, points) for pairs, points, _ in made], equal, first.points)
         lengths = [float(np.median(pairs.lengths)) for pairs, _, _ in made]
         domains = [_domain(points, ends) for _, points, ends in made]
         if not all(lengths) or None in domains:
             continue
-        results = _in_cells([pairs for pairs, _, _ in made], (0.0, 0.0))
+        results = cells.within((0.0, 0.0))
         for factors in itertools.product((1, 2, 4, 8, 16, 32, 64, 128), repeat=2):
             axes, rows = [], float(samples[1 - first.points].rows)
             for reach, (_, _, ends), domain, length, factor in zip((first, second), made, domains, lengths, factors, strict=True):
@@ -340,24 +356,54 @@ def _of_two(reaches: Sequence[Reach], samples: Sequence[Sample], single: int | N
                 axes.append(Axis(reach, Mode.POINTS, (_bins(reach, domain, length * factor),)))
                 rows *= _shares(axes[-1], ends)[1 - reach.points]
             widths = [axis.cuts[0].width for axis in axes if isinstance(axis.cuts[0], Uniform)]
-            candidates = _in_cells([pairs for pairs, _, _ in made], widths)
+            candidates = cells.within(widths)
             cost = _cost(rows + samples[first.points].rows, candidates)
             options.append(Bins(tuple(axes), Estimate(cost, rows, candidates, results), with_equality=equal is not None))
     return options
 
 
-def _in_cells(pairs: Sequence[Pairs], widths: Sequence[float]) -> float:
-    """Pairs that share a cell: counted, in cells so wide that there are enough to count, and by the areas for the others."""
-    lengths = [float(np.median(each.lengths)) for each in pairs]
-    tried, found = list(widths), 0
-    for _ in range(16):
-        found = int(np.count_nonzero((pairs[0].gaps <= tried[0]) & (pairs[1].gaps <= tried[1])))
-        if found >= _ENOUGH:
-            break
-        tried = [2.0 * width + length for width, length in zip(tried, lengths, strict=True)]
-    areas = zip(lengths, widths, tried, strict=True)
-    shrunk = math.prod((length + width) / (length + wider) for length, width, wider in areas)
-    return max(found, 0.5) * pairs[0].scale * shrunk
+@dataclass(frozen=True)
+class _Cells:
+    """Pairs of sampled rows by how wide the cells of two keys have to be for them to share one."""
+
+    gaps: tuple[Array, Array]
+    """By key: twice the distance of a point and a reach; infinite where they cannot match."""
+    lengths: tuple[float, float]
+    """By key, of the median reach."""
+    scale: float
+    """Pairs of rows for each of samples."""
+
+    @classmethod
+    def of(cls, made: Sequence[tuple[Pairs, Array]], equal: Sequence[Array] | None, side: int) -> _Cells:
+        """``made``: by key, its pairs and its points, which are of ``side``. O(rows of samples squared)."""
+        (first, second), (pairs, points) = (_gaps(*each, equal, side) for each in made), made[0]
+        lengths = [float(np.median(each.lengths)) for each, _ in made]
+        sampled = len(points[:_PAIRED]) * len(pairs.ends[:_PAIRED])
+        scale = pairs.scale * len(points) * len(pairs.ends) / max(1, sampled)
+        return cls((first, second), (lengths[0], lengths[1]), scale)
+
+    def within(self, widths: Sequence[float]) -> float:
+        """Pairs of rows that share a cell: counted, in cells so wide that there are enough to count, and by the areas for the others."""
+        tried, found = list(widths), 0
+        for _ in range(16):
+            found = int(np.count_nonzero((self.gaps[0] <= tried[0]) & (self.gaps[1] <= tried[1])))
+            if found >= _ENOUGH:
+                break
+            tried = [2.0 * width + length for width, length in zip(tried, self.lengths, strict=True)]
+        areas = zip(self.lengths, widths, tried, strict=True)
+        shrunk = math.prod((length + width) / (length + wider) for length, width, wider in areas)
+        return max(found, 0.5) * self.scale * shrunk
+
+
+def _gaps(pairs: Pairs, points: Array, equal: Sequence[Array] | None, side: int) -> Array:
+    points, lows, highs = points[:_PAIRED], pairs.ends[:_PAIRED, 0], pairs.ends[:_PAIRED, 1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        gaps = 2.0 * np.maximum(np.maximum(lows[:, None] - points[None, :], points[None, :] - highs[:, None]), 0.0)
+    gaps[np.isnan(gaps)] = math.inf
+    if equal is not None:
+        of_reaches, of_points = equal[1 - side][:_PAIRED], equal[side][:_PAIRED]
+        gaps[(of_reaches[:, None] != of_points[None, :]) | (of_reaches < 0)[:, None]] = math.inf
+    return np.asarray(gaps)
 
 
 def _with_grids(bins: Bins, samples: Sequence[Sample], partitions: int) -> Bins:
