@@ -260,4 +260,4 @@ def test_what_a_table_refuses_is_told_without_the_row(refusal: str, server: Any,
     assert "hush" not in str(raised.value)
     assert "4711" not in str(raised.value)
     assert "87654321" not in str(raised.value)
-    assert "trace in the log names the row" in str(raised.value)
+    assert "or let onBad of the output be deadLetter" in str(raised.value)
