@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from operator_parts import Object, streamjoin, three_streams
+from streamjoin import logs
 from streamjoin.cli import pods
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.sample import Sample
@@ -335,7 +336,8 @@ class TestChildren:
         template = pod_templates.queries_template(Resource.of(body), manifest_of(body), Settings(), "engine:7")
         spec, (container,) = template["spec"], template["spec"]["containers"]
         assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "ssd"}, "low")
-        assert (container["image"], container["env"]) == ("engine:7", variables["env"])
+        assert (container["image"], container["env"][-1:]) == ("engine:7", variables["env"])
+        assert {each["name"] for each in container["env"][:-1]} == {logs.LEVEL, logs.FORMAT, logs.ABOUT}
         assert container["resources"]["limits"] == {"memory": "4Gi"}, "3 x (1Gi + 256Mi) + 256Mi"
         assert {"name": "state", "mountPath": "/var/lib/streamjoin", "readOnly": True} in container["volumeMounts"]
         secrets = [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from ports import free_address
-from streamjoin_operator.logs import FORMATS
+from streamjoin.logs import FORMATS
 from waiting import PATIENCE_SECONDS
 
 LEVELS = {"debug", "info", "warning", "error", "critical"}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +152,12 @@ def driver(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[tu
     settings = Settings(engine_image="engine:1")
     (tmp_path / "executor.yaml").write_text(json.dumps(pod_templates.executor_template(resource, derived.manifest, settings)))
     template = children.deployment(resource, derived.manifest, derived.memory, settings, None)["spec"]["template"]
-    arguments = [in_place(text, tmp_path) for text in template["spec"]["containers"][0]["args"] if not text.startswith("--revision")]
+    container = template["spec"]["containers"][0]
+    arguments = [in_place(text, tmp_path) for text in container["args"] if not text.startswith("--revision")]
     host, port = api_server.url.removeprefix("https://").rsplit(":", 1)
     environment = {
         **os.environ,
+        **{each["name"]: each["value"] for each in container["env"] if "value" in each},
         "STREAMJOIN_IMAGE": "engine:1",
         "POD_NAMESPACE": namespace,
         "POD_NAME": POD,
@@ -228,6 +231,17 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     process.send_signal(signal.SIGTERM)
     wait_for("the driver ends", lambda: process.poll() is not None, told=told)
     assert process.returncode == 0, told()
+
+    logs = {log.name: [json.loads(line) for line in log.read_text().splitlines()] for log in tmp_path.glob("*.log")}
+    assert len(logs) == 4
+    for record in (record for records in logs.values() for record in records):
+        assert {"time", "level", "logger", "message"} <= record.keys()
+        assert datetime.fromisoformat(record["time"]).tzinfo is not None
+        assert record["level"] in ("info", "warning", "error")
+    ended = logs["driver.log"][-1]
+    assert (ended["namespace"], ended["name"], ended["event"], ended["exitCode"]) == (namespace, NAME, "summary", 0)
+    assert sum(record.get("event") == "epoch" for record in logs["driver.log"]) >= 15
+    assert any("executor" in record["message"] and "org.apache.spark" in record["logger"] for record in logs["driver.log"]), "that was lost"
 
     asked = api_server.asked(namespace, f"sj-{NAME}")
     assert not [one for one in asked if one.code == 403]

@@ -115,7 +115,7 @@ def job_for(kind: Kind, root: Path, rng: random.Random) -> Job:
     ]
     model = rng.choice(["adsp", "square", "biclique"] + ["handshake"] * (len(joins) == 1))
     job = elastic(make_job(root, joins=joins, types=(kind.ddl, kind.ddl), watermark=f"{DELAY}s", model=model))
-    return replace(job, layouts=tuple(each for each in job.layouts if each.key_spaces)) if len(joins) > 1 else job
+    return replace(job, layouts=tuple(each for each in job.layouts if each.has_key_spaces)) if len(joins) > 1 else job
 
 
 class History:

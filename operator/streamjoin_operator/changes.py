@@ -88,7 +88,7 @@ RULES = (
     _rule(r"spec\.joins\[\d+\]\.(name|condition|type|window)\b.*", Class.REFUSED, IDENTITY),
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.scaling\.budget\b.*", Class.RESTART, "the driver says for how long it lasts"),
-    _rule(r"spec\.(image|driver|executor|security|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
+    _rule(r"spec\.(image|driver|executor|security|logging|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r".*", Class.RESTART, "the driver reads it when it starts"),
 )
@@ -100,7 +100,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value["apiVersion"] = API_VERSION
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
-    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "cleanup", "trial", "security", "metrics", "queries")
+    of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "cleanup", "trial", "security", "metrics", "logging", "queries")
     for name in ("suspend", "paused", "operatorClass", *of_pods):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName", "accessModes"):
@@ -120,6 +120,7 @@ def operator_fields(manifest: Manifest) -> Object:
             "driver": dict(spec.driver.pod_template),
             "executor": dict(spec.executor.pod_template),
             "security": {"tls": {"secretName": spec.security.tls and spec.security.tls.secret_name}},
+            "logging": spec.logging.model_dump(mode="json", by_alias=True),
             "checkpoint": {"persistentVolumeClaim": spec.checkpoint.persistent_volume_claim},
         }
     }

@@ -19,7 +19,8 @@ from typing import Any
 
 import kopf
 
-from streamjoin_operator import access, logs, names
+from streamjoin import logs
+from streamjoin_operator import access, names
 from streamjoin_operator.admission import AdmissionServer
 from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries

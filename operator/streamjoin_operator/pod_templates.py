@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from streamjoin import logs
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.packages import has_tables
 from streamjoin.manifest.quantity import Cpu, Memory
@@ -69,6 +70,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
             {"name": "STREAMJOIN_IMAGE", "value": image},
             {"name": "STREAMJOIN_IMAGE_PULL_POLICY", "value": settings.image_pull_policy},
+            *_logging(resource, manifest),
         ],
         "ports": [
             {"name": "http", "containerPort": PORT, "protocol": "TCP"},
@@ -119,6 +121,13 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
     return merged
 
 
+def _logging(resource: Resource, manifest: Manifest) -> list[Object]:
+    """How a container logs, and about whom (``streamjoin.logs``)."""
+    logging = manifest.spec.logging
+    about = {logs.LEVEL: logging.level, logs.FORMAT: logging.format, logs.ABOUT: f"{resource.namespace}/{resource.name}"}
+    return [{"name": name, "value": value} for name, value in about.items()]
+
+
 def worker_ports(manifest: Manifest) -> range:
     """Where the workers of an executor take pieces."""
     return range(WORKER_PORT, WORKER_PORT + SPARE_PORTS + manifest.spec.workers.per_executor)
@@ -128,6 +137,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     """The pod that Spark starts executors from; Spark adds image, resources, environment and its own volumes."""
     container = {
         "name": names.EXECUTOR,
+        "env": _logging(resource, manifest),
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
         "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
@@ -169,6 +179,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         "image": image_for(manifest, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
+        "env": _logging(resource, manifest),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -212,6 +223,7 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
             *(f"--api-token-file={TOKEN_PATH}/token", f"--processes={queries.processes}", f"--memory={queries.memory}"),
             *([f"--flight={FLIGHT_PORT}"] if queries.flight else []),
         ],
+        "env": _logging(resource, manifest),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in query_ports(manifest).items()],
         "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
         **_probes(30),

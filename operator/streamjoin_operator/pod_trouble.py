@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from streamjoin.logs import SENTENCE, message_of
 from streamjoin_operator import names
 from streamjoin_operator.reasons import Reason
 
@@ -29,7 +30,6 @@ EXIT_CODES = {
     143: "it was stopped",
 }
 MISMATCH_CODE = 5
-SENTENCE = "streamjoin: "
 """So the engine's last line begins where it fails."""
 UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
@@ -317,7 +317,7 @@ def _last_words(ended: Object) -> str:
     if ended.get("reason") in UNSTARTED:
         return f": {' '.join(text.split())}"
     lines = [line for line in text.splitlines() if line.strip()]
-    sentence = next((line for line in reversed(lines) if line.startswith(SENTENCE)), None)
+    sentence = next((said for said in map(message_of, reversed(lines)) if said.startswith(SENTENCE)), None)
     if sentence is not None:
         return f": {sentence.removeprefix(SENTENCE)}"
     is_signal = 128 <= code < 255

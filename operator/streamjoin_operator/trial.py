@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from streamjoin.logs import message_of
 from streamjoin_operator import names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_files import MANIFEST_KEY
@@ -125,6 +126,6 @@ def image_of(template: Object) -> str:
 
 def _end(ended: Object) -> str:
     """The exit code, and the last that was said."""
-    said = [line.strip() for line in str(ended.get("message") or "").splitlines() if line.strip()]
+    said = [message_of(line.strip()) for line in str(ended.get("message") or "").splitlines() if line.strip()]
     words = "; ".join(said[-LAST_LINES:]).replace(f"{CONFIG_PATH}/", "")
     return f"exit code {ended['exitCode']}: {words or 'see its log'}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 from pathlib import Path
 
+_log = logging.getLogger("streamjoin")
 LONGEST = 600
 """A sentence is cut here; the trace has the rest."""
 
@@ -99,6 +101,7 @@ def stalled(sentence: str, trace: str) -> Failure:
 
 
 def _kept(trace: str, log_directory: Path) -> str:
+    _log.error("the run has failed", extra={"fields": {"error": trace}})
     path = log_directory / "failure.txt"
     try:
         log_directory.mkdir(parents=True, exist_ok=True)

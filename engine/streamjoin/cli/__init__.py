@@ -86,6 +86,10 @@ def of_workers(command: _Command) -> _Command:
     return command
 
 
+OF_PODS = frozenset({"driver", "executor", "purge", "serve"})
+"""The commands of containers, which log as their pod's environment says."""
+
+
 class Research(click.Group):
     """Commands of the package streamjoin-research, which need not be installed. They are its entry points of the group streamjoin.bench."""
 
@@ -105,8 +109,15 @@ class Research(click.Group):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="streamjoin")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Elastic joins of unbounded streams on any predicate."""
+    import os
+
+    from streamjoin.logs import in_pod
+
+    if context.invoked_subcommand in OF_PODS:
+        context.with_resource(in_pod(os.environ))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a name that the terminal's encoding lacks is no reason to fail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec
@@ -12,6 +13,7 @@ from typing import ParamSpec
 import click
 
 from streamjoin.api.failure import Exit, Failure, stalled
+from streamjoin.logs import SENTENCE, Lines
 
 __all__ = ["Exit", "Failure", "ending", "require_drawable", "stalled", "unwritable", "whole_file"]
 
@@ -28,7 +30,8 @@ def ending(prefix: str = "", prefix_of_usage: str = "") -> Callable[[Callable[Gi
             try:
                 return command(*given, **named) or Exit.DONE
             except Failure as failure:
-                click.echo((prefix_of_usage if failure.code is Exit.USAGE else prefix) + failure.sentence, err=True)
+                own = prefix_of_usage if failure.code is Exit.USAGE else prefix
+                click.echo((SENTENCE if isinstance(sys.stderr, Lines) else own) + failure.sentence, err=True)
                 return failure.code
 
         return run

@@ -25,6 +25,7 @@ import click
 from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.poller import Poller
 from streamjoin.endpoint import endpoint
+from streamjoin.logs import Style
 
 if TYPE_CHECKING:
     from streamjoin.cli.run import Options
@@ -43,6 +44,8 @@ WORKER_PORT, SPARE_PORTS = 7080, 15
 while."""
 DRIVER_HEAP_MIB = 512
 LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
+VECTORS = "--add-modules=jdk.incubator.vector"
+"""Spark's, for linear algebra, of which there is none here: Java warns of it in plain text."""
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""
 PENDING_SECONDS = 600.0
@@ -104,6 +107,8 @@ class Pods:
     address: str
     """The driver's own."""
     api_server: str
+    style: Style | None = None
+    """How the pods log."""
 
     @classmethod
     def here(cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str) -> Pods:
@@ -117,7 +122,7 @@ class Pods:
         host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
         server = f"https://{endpoint(host, port)}"
         policy = environment.get("STREAMJOIN_IMAGE_PULL_POLICY", "IfNotPresent")
-        return cls(template, secrets, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server)
+        return cls(template, secrets, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server, Style.of(environment))
 
     @property
     def master(self) -> str:
@@ -140,6 +145,7 @@ class Pods:
             address=self.address,
             port=EXCHANGE_PORT,
             worker_ports=worker_ports(job.workers_per_executor),
+            style=self.style,
         )
 
     def conf(self, name: str) -> dict[str, str]:
@@ -193,7 +199,7 @@ class Pods:
             "spark.kubernetes.driver.service.deleteOnTermination": "false",
             "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
             "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
-            "spark.log.level": "WARN",
+            "spark.log.level": "WARN" if self.style is None else self.style.java_level.upper(),
             "spark.executor.syncLogLevel.enabled": "true",
         }
 
@@ -292,8 +298,9 @@ class Limits(Poller):
         return True
 
 
-def executor_command(environment: Mapping[str, str], java_home: Path, spark_home: Path) -> list[str]:
-    """The command that an executor's container becomes, from Spark's variables. Raises Failure naming one that is missing."""
+def executor_command(environment: Mapping[str, str], java_home: Path, spark_home: Path, *options: str) -> list[str]:
+    """The command that an executor's container becomes, from Spark's variables, and with these options of Java. Raises Failure naming one
+    that is missing."""
 
     def given(name: str) -> str:
         value = environment.get(name)
@@ -310,7 +317,8 @@ def executor_command(environment: Mapping[str, str], java_home: Path, spark_home
     classpath = [environment.get("SPARK_CLASSPATH", ""), str(spark_home / "conf"), f"{spark_home}/jars/*"]
     return [
         str(java_home / "bin" / "java"),
-        *(value for _, value in numbered),
+        *(value for _, value in numbered if value != VECTORS),
+        *options,
         # Spark reads a secret from a file only where it knows that this is Kubernetes, which it does not tell its executors
         f"-Dspark.master={MASTER}",
         f"-Xms{memory}",
@@ -328,6 +336,16 @@ def executor_command(environment: Mapping[str, str], java_home: Path, spark_home
     ]
 
 
+def _log_options() -> list[str]:
+    """Java's, so that it logs as the pod's environment says."""
+    style, properties = Style.of(os.environ), LOGS / "log4j2.properties"
+    if style is None:
+        return []
+    LOGS.mkdir(parents=True, exist_ok=True)
+    properties.write_text(style.log4j)
+    return [f"-Dlog4j2.configurationFile={properties.as_uri()}"]
+
+
 def run_executor() -> int:
     """Become the executor. Returns an exit code where that fails."""
     from streamjoin.runner.java import JavaNotFound, find_java
@@ -336,7 +354,7 @@ def run_executor() -> int:
     try:
         if found is None or found.origin is None:
             raise Failure(Exit.USAGE, "PySpark is not installed in this image; use the engine's")
-        command = executor_command(os.environ, find_java(), Path(found.origin).parent)
+        command = executor_command(os.environ, find_java(), Path(found.origin).parent, *_log_options())
     except (Failure, JavaNotFound) as error:
         click.echo(f"streamjoin executor: {error}", err=True)
         return error.code if isinstance(error, Failure) else Exit.JAVA

@@ -144,7 +144,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
         loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds)
         view = _view(options, state, out)
         watchdog = Watchdog(lambda: driver.progress.activity, lambda activity: end_process(activity, log_directory))
-        with collecting_seldom(), answering_signals(stop, events.put), quiet_libraries(log_directory), watchdog:
+        quiet = quiet_libraries(log_directory) if options.pods is None else contextlib.nullcontext()
+        with collecting_seldom(), answering_signals(stop, events.put), quiet, watchdog:
             ended, out_is_gone = _watch(loop, state, view, live, events, stop)
         if live is not None:
             live.board.finish()
@@ -229,8 +230,10 @@ def _runner(options: Options, job: Job, log_directory: Path, tell: Tell) -> Runn
 def _view(options: Options, state: RunState, out: TextIO) -> View:
     from rich.console import Console
 
-    from streamjoin.cli.view import JsonView, LineView, LiveView
+    from streamjoin.cli.view import JsonView, LineView, LiveView, LogView
 
+    if options.pods is not None:
+        return LogView(state, out)
     if options.as_json:
         return JsonView(state, out, sys.stderr)
     if _on_terminal(options, out):
@@ -296,7 +299,10 @@ def _report(options: Options, state: RunState, ended: Ended, out: TextIO | None)
         except OSError as error:
             click.echo(f"streamjoin: --picture: {picture} cannot be written: {error.strerror}", err=True)
             picture = None
-    if out is not None:
+    if options.pods is not None:
+        fields = summary_record(state, ended, seconds, picture)
+        logging.getLogger("streamjoin.run").info("the run has ended: %s", fields["reason"], extra={"fields": fields})
+    elif out is not None:
         lines = [json.dumps(summary_record(state, ended, seconds, picture))] if options.as_json else summary_lines(state, ended, picture)
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=out, flush=True)

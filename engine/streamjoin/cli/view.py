@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from typing import IO, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +27,7 @@ from streamjoin.cli.state import RunState
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.epoch.ports import EpochResult
 
+LOG = logging.getLogger("streamjoin.run")
 REFRESH_SECONDS = 0.25
 """How often clocks move."""
 WIDTH, HEIGHT = 100, 30
@@ -112,7 +114,7 @@ class LineView(View):
         super().show(event)
         if not isinstance(event, Done):
             return
-        self.note(epoch_line(event.result))
+        self.epoch(event)
         plan, decision = event.plan, event.decision
         if plan is not None and plan.switched is not None and plan.switched.epoch == event.result.epoch:
             self.note(switch_text(plan.switched, plan.workers))
@@ -124,10 +126,27 @@ class LineView(View):
             if warning not in self._warned:
                 self.note(f"{WARNING}{warning}")
 
+    def epoch(self, done: Done) -> None:
+        self.note(epoch_line(done.result))
+
     def note(self, text: str) -> None:
         if text.startswith(WARNING):
             self._warned.add(text.removeprefix(WARNING))
         super().note(text)
+
+
+class LogView(LineView):
+    """The same as records of a log, that of an epoch with all its numbers: for pods."""
+
+    def epoch(self, done: Done) -> None:
+        if LOG.isEnabledFor(logging.INFO):
+            LOG.info("%s", epoch_line(done.result), extra={"fields": epoch_record(self.state.subject, done)})
+
+    def note(self, text: str) -> None:
+        is_warning = text.startswith(WARNING)
+        LOG.log(logging.WARNING if is_warning else logging.INFO, "%s", text.removeprefix(WARNING))
+        if is_warning:
+            self._warned.add(text.removeprefix(WARNING))
 
 
 def epoch_line(result: EpochResult) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,16 @@ class Security(Part):
 
     tls: Tls | None = None
     """TLS among the driver and the workers. Without it, what workers send each other is not encrypted."""
+
+
+class Logging(Part):
+    """Kubernetes: what driver, workers, query servers and cleanup say on standard output, a line for each record."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is said. info has a record for each epoch; debug also has what libraries say."""
+    format: Literal["json", "text"] = "json"
+    """json: an object with time, level, logger, message, namespace and name, and with error (a traceback) if something failed. text: the
+    same for people, without the numbers of epochs."""
 
 
 class Pods(Part):

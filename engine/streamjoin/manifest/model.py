@@ -36,7 +36,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.kubernetes import Metrics, Pods, Queries, Security
+from streamjoin.manifest.kubernetes import Logging, Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.prometheus import Prometheus
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -397,6 +397,8 @@ class Spec(Part):
     """Kubernetes: how the connections among driver and workers are protected."""
     metrics: Metrics = Metrics()
     """Kubernetes: how the driver's metrics get to Prometheus."""
+    logging: Logging = Logging()
+    """Kubernetes: what the pods say on standard output, and how."""
     suspend: bool = False
     """true: the join stops and keeps its state."""
     paused: bool = False

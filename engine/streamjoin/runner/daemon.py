@@ -11,16 +11,21 @@ printed meanwhile goes to standard error, because Spark reads the daemon's addre
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 import pyspark.worker  # noqa: F401 - each process would load it
 from pyspark.daemon import manager
 
+from streamjoin.logs import Style, configure
 from streamjoin.runner import host
 
 
 def main() -> None:
     """Load, then fork for Spark until it ends this."""
+    style = Style.of(os.environ)
+    if style is not None:
+        configure(style.level, style.form, sys.stderr, style.about)
     with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):  # each host tries it again, and its task says what failed
         host.load()
     manager()

@@ -10,13 +10,13 @@ because it notices that its parent has changed).
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,8 @@ from streamjoin.dataplane.apart import die_with_parent
 from streamjoin.kernel import run
 from streamjoin.runner.collecting import collect_seldom
 from streamjoin.runner.worker import Settings, serve
+
+_log = logging.getLogger("streamjoin.workers")
 
 BEAT_SECONDS = 1.0
 SILENT_BEATS = 15
@@ -160,7 +162,7 @@ def _be_worker(settings: Settings, executor: str, died: str | None, host: int, s
         )
         code = 0
     except BaseException as error:
-        traceback.print_exc()
+        _log.exception("worker process %d has failed", os.getpid())
         told = " ".join(f"{type(error).__name__}: {error}".split())
         os.write(speaking, FAILED + told.encode()[:FAILURE_BYTES])
     finally:

@@ -16,6 +16,7 @@ for all places.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -29,6 +30,7 @@ from typing import Any
 from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
+from streamjoin.logs import Style
 from streamjoin.runner import host
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, make_later, shared
@@ -37,6 +39,7 @@ from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
 
+_log, _java = logging.getLogger("streamjoin.spark"), logging.getLogger("java")
 LOCAL_TASKS = 1024
 """Tasks that a Spark of one JVM may run at a time: more than a machine has room for, as they are not the JVM's threads that work."""
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)
@@ -91,6 +94,12 @@ class SparkSettings:
     port: int = 0
     worker_ports: tuple[int, ...] = (0,)
     """Where workers take each other's pieces."""
+    style: Style | None = None
+    """How Java writes its log to standard error. None: it writes ``spark_log``."""
+
+    @property
+    def spark_log(self) -> Path:
+        return self.log_directory / "spark.log"
 
 
 class SparkRunner:
@@ -205,13 +214,13 @@ class SparkRunner:
 
         settings = self._settings
         settings.log_directory.mkdir(parents=True, exist_ok=True)
-        logging = settings.log_directory / "log4j2.properties"
-        logging.write_text(LOG4J.format(path=settings.log_directory / "spark.log"))
+        log4j = settings.log_directory / "log4j2.properties"
+        log4j.write_text(LOG4J.format(path=settings.spark_log) if settings.style is None else settings.style.log4j)
         home = settings.java_home or find_java()
         os.environ["JAVA_HOME"] = str(home)
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        java = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+        java = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
         if settings.classes_to is None:
             classes = dict.fromkeys(("driver", "executor"), shared(home))
         else:
@@ -241,7 +250,7 @@ class SparkRunner:
             conf["spark.executor.instances"] = str(executors_for(workers, settings.workers_per_executor))
         conf |= settings.conf
         conf |= {"spark.master": settings.master or f"local[{LOCAL_TASKS}]", "spark.app.name": "streamjoin"}
-        with _stderr_to(settings.log_directory / "spark.log"):
+        with _stderr_to(settings.spark_log) if settings.style is None else _stderr_logged():
             context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
         _expect_end(context._accumulatorServer)
         return context
@@ -249,9 +258,10 @@ class SparkRunner:
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"
         self._settings.log_directory.mkdir(parents=True, exist_ok=True)
+        _log.warning("%s", what, extra={"fields": {"error": trace}})
         path = self._settings.log_directory / "failure.txt"
         path.write_text(trace)
-        ended = java_ended(self._settings.log_directory)
+        ended = java_ended(self._settings)
         return EpochFailed(f"{what}: {ended or cause_of(trace)} (trace: {path})", trace, permanent=ended is not None)
 
 
@@ -321,7 +331,7 @@ class SparkHosts:
 
     def lost(self) -> str | None:
         """See :class:`streamjoin.runner.pool.Hosts`."""
-        return java_ended(self._settings.log_directory)
+        return java_ended(self._settings)
 
     def stop(self) -> None:
         """Bring nothing any more: the context is about to end, and all jobs with it."""
@@ -397,12 +407,12 @@ def _group(place: int) -> str:
     return f"streamjoin-worker-{place}"
 
 
-def java_ended(log_directory: Path) -> str | None:
+def java_ended(settings: SparkSettings) -> str | None:
     """A sentence that says that Spark's Java process is gone, without which nothing can be tried again. None while it is there."""
     from pyspark import SparkContext
 
     code = SparkContext._gateway.proc.poll() if SparkContext._gateway is not None else None
-    log = log_directory / "spark.log"
+    log = settings.spark_log if settings.style is None else "the log"
     return None if code is None else f"Spark's Java process has ended with code {code}; if {log} does not say why, it ran out of memory"
 
 
@@ -423,12 +433,33 @@ def cause_of(trace: str) -> str:
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
     """Let processes started within write their standard error to a file: the JVM greets with warnings that are not for users."""
+    with path.open("ab") as file, _stderr_into(file.fileno()):
+        yield
+
+
+@contextlib.contextmanager
+def _stderr_logged() -> Iterator[None]:
+    """Log the standard error of processes started within, a record for each line, for as long as they live."""
+    ours, theirs = os.pipe()
+    threading.Thread(target=_log_lines, args=(ours,), name="java", daemon=True).start()
+    with open(theirs, "wb") as file, _stderr_into(file.fileno()):
+        yield
+
+
+def _log_lines(pipe: int) -> None:
+    with open(pipe, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            is_greeting = "incubator modules" in line
+            _java.log(logging.DEBUG if is_greeting else logging.WARNING, "%s", line.rstrip())
+
+
+@contextlib.contextmanager
+def _stderr_into(descriptor: int) -> Iterator[None]:
     sys.stderr.flush()
     saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
