@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
-from streamjoin.controlplane.arrivals import HASTE, PENDING_SECONDS, STABILIZATION_SECONDS
+from streamjoin.controlplane.arrivals import HAND_OVER_SECONDS, HASTE, PENDING_SECONDS, STABILIZATION_SECONDS, SWITCH_SECONDS
 from streamjoin.controlplane.cutting import least_workers, plan_for
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.events import (
@@ -118,6 +118,18 @@ class Machine:
         found = self.replanner.status(0)
         assert found is not None
         return found
+
+    def keeps(self, workers: Iterable[int]) -> bool:
+        """Whether any of these goes on in the plan that is switched to."""
+        plans = self.replanner.plans
+        assert plans is not None
+        return not set(workers).isdisjoint(plans.current.workers)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Those of the plan that runs."""
+        assert self.replanner.running is not None
+        return self.replanner.running.workers
 
 
 def brief(status: PlanStatus) -> tuple[int, int, int | None, PlanPhase]:
@@ -251,6 +263,55 @@ def test_a_plan_that_waits_is_withdrawn_and_its_workers_are_not_asked_for_any_mo
     machine.switch()
 
 
+def test_workers_that_were_told_to_go_have_others_in_their_stead_before_they_go() -> None:
+    machine = Machine(4, fetches=True)
+    assert machine.look(4, leaving={1: 60.0}).phase is PlanPhase.RUNNING, "nobody is there in its stead"
+    status = machine.look(5, 10.0, leaving={1: 50.0})
+    assert brief(status) == (1, 4, 4, PlanPhase.PREPARING)
+    assert status.wanted == Plan(2, scheme_of(4), (0, None, 2, 3)), "nothing moves but what that worker holds"
+    assert machine.look(5, 10.0, leaving={1: SWITCH_SECONDS}).phase is PlanPhase.PREPARING
+    assert machine.look(5, 1.0, leaving={1: SWITCH_SECONDS - 1}).phase is PlanPhase.SWITCHING, "the rest is read then"
+    assert brief(machine.switch()) == (2, 4, None, PlanPhase.RUNNING)
+    assert machine.done[-1] == ReleaseWorkers((0, 4, 2, 3))
+
+
+def test_when_time_is_short_the_join_is_cut_for_the_workers_that_stay_and_for_all_again_when_others_come() -> None:
+    machine = Machine(4, 20.0)
+    assert machine.look(4, leaving={0: HAND_OVER_SECONDS, 2: 90.0}).phase is PlanPhase.RUNNING
+    status = machine.look(4, 1.0, leaving={0: HAND_OVER_SECONDS - 1, 2: 89.0})
+    assert brief(status) == (1, 4, 4, PlanPhase.SWITCHING)
+    assert status.wanted is not None
+    assert sorted(map(str, status.wanted.keep)) == ["1", "3"]
+    assert brief(machine.switch()) == (2, 2, 4, PlanPhase.WAITING)
+    release, _, request = machine.done[-3:]
+    assert (release, request) == (ReleaseWorkers((3, 1), places=4), RequestWorkers(4)), "they may go, and others stay asked for"
+    machine.look(4, 5.0)
+    assert brief(machine.switch()) == (3, 4, None, PlanPhase.RUNNING)
+
+
+def test_where_those_that_stay_have_no_room_the_join_waits_for_others_until_the_end() -> None:
+    machine = Machine(2, 90.0)
+    for left in (20.0, 10.0, 0.0):
+        assert machine.look(2, 10.0, leaving={1: left}).phase is PlanPhase.RUNNING
+    assert sum(isinstance(done, MakePlan) for done in machine.done) == 1, "the planner is asked once in the stabilization time"
+    assert machine.look(3, 1.0, leaving={1: 0.0}).phase is PlanPhase.SWITCHING
+
+
+def test_a_plan_that_waits_for_more_workers_waits_on_while_those_that_go_are_relieved() -> None:
+    machine = Machine(4, 20.0)
+    machine.want(8)
+    assert brief(machine.look(5, leaving={3: 60.0})) == (1, 4, 8, PlanPhase.SWITCHING)
+    assert brief(machine.switch()) == (2, 4, 8, PlanPhase.WAITING)
+    assert brief(machine.look(8, 1.0)) == (2, 4, 8, PlanPhase.SWITCHING)
+    assert brief(machine.switch()) == (3, 8, None, PlanPhase.RUNNING)
+
+
+def test_a_worker_that_is_gone_before_its_blocks_were_fetched_is_not_waited_for() -> None:
+    machine = Machine(4, fetches=True)
+    machine.look(5, leaving={1: 50.0})
+    assert machine.look(4).phase is PlanPhase.SWITCHING
+
+
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations((1, 1, 2, 0), 4))))
 def test_in_whatever_order_workers_come_all_that_come_work(order: Sequence[int]) -> None:
     machine = Machine(4)
@@ -277,6 +338,8 @@ def test_whatever_comes_goes_or_fails_the_join_is_never_cut_worse_and_ends_on_al
     wanted = 4
     for _ in range(200):
         there = max(1, min(9, there + rng.choice([-1, 0, 0, 0, 1])))
+        leaving = {worker: rng.choice([1.0, 20.0, 60.0]) for worker in rng.sample(range(12), rng.randint(0, min(2, there)))}
+        leaving = {worker: left for worker, left in leaving.items() if worker in machine.workers and rng.random() < 0.3}
         if rng.random() < 0.05 and machine.status.phase is not PlanPhase.SWITCHING:
             target = rng.randint(1, 8)
             if target != machine.status.workers:
@@ -285,11 +348,14 @@ def test_whatever_comes_goes_or_fails_the_join_is_never_cut_worse_and_ends_on_al
             again = Machine(machine.status.workers, tuples, there=there)
             again.now, machine = machine.now, again
         before = machine.status
-        machine.look(there, rng.choice([0.1, 5.0, 20.0]), is_urgent=rng.random() < 0.3, is_free=rng.random() < 0.7)
+        machine.look(there, rng.choice([0.1, 5.0, 20.0]), is_urgent=rng.random() < 0.3, is_free=rng.random() < 0.7, leaving=leaving)
         if machine.status.phase is PlanPhase.SWITCHING:
             plan = machine.status.wanted
             assert plan is not None
-            if before.phase is PlanPhase.WAITING and there >= before.workers and before.wanted is not None:
+            if leaving:
+                assert before.phase is PlanPhase.SWITCHING or not machine.keeps(leaving), f"seed {seed}: {leaving} go on"
+                assert loads(plan.scheme, even(tuples)).max() <= max(CAPACITY, loads(before.scheme, even(tuples)).max()), f"seed {seed}"
+            elif before.phase is PlanPhase.WAITING and there >= before.workers and before.wanted is not None:
                 asked_less = before.asked is not None and before.asked < before.workers
                 if not asked_less:
                     most = loads(before.scheme, even(tuples)).max() * 1.01

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -392,3 +393,75 @@ def test_workers_that_are_left_go_on_where_they_share_an_executor(own_runner: Ca
     results = finish(driver, inputs, tmp_path)
     assert results
     assert [result.read_back for result in results] == [1] + [0] * (len(results) - 1), "what was held elsewhere was read back once"
+
+
+def with_containers(tmp_path: Path, runner: ProcessRunner) -> tuple[Driver, tuple[Input, Input]]:
+    """As ``elastic``, each place in a container of its own."""
+    runner.hosts.container_of = {place: tmp_path / f"container-{place}" for place in range(9)}
+    return elastic(tmp_path, runner)
+
+
+def tell_to_go(runner: ProcessRunner, place: int, seconds: float) -> Path:
+    """As a pod's hook does. Returns the directory of the container's workers."""
+    container = runner.hosts.container_of[place]
+    (container / "leaving").write_text(str(time.time() + seconds))
+    wait_for("the driver to know", lambda: runner.leaving)
+    return container / "workers"
+
+
+def step_to(driver: Driver, generation: int) -> None:
+    """By no more epochs than two that are in flight and the plan's first, none of which fails."""
+    for _ in range(3):
+        if driver.checkpoint.plan.generation < generation:
+            driver.step()
+    assert driver.checkpoint.plan.generation == generation
+
+
+def test_before_a_worker_that_was_told_to_go_is_gone_another_has_its_part_and_no_epoch_fails(
+    own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner()
+    driver, inputs = with_containers(tmp_path, runner)
+    hosts = tell_to_go(runner, 0, 60.0)
+    assert [path.suffix for path in hosts.iterdir()] == [".ready"]
+    wait_for("another in its stead", lambda: runner.ready == 5)
+    step_to(driver, 2)
+    wait_for("its host's end, for which the container waits", lambda: not [*hosts.iterdir()])
+    assert sorted(runner.pool.pids) == [1, 2, 3, 4]
+    results, failures = steps(driver)
+    assert not failures
+    assert sum(result.read_back for result in results) == 0
+    finish(driver, inputs, tmp_path)
+
+
+def test_where_no_other_comes_those_that_stay_take_its_part_before_it_goes(
+    own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner()
+    driver, inputs = with_containers(tmp_path, runner)
+    runner.hosts.may_bring.clear()
+    hosts = tell_to_go(runner, 1, 20.0)
+    step_to(driver, 2)
+    assert len(driver.checkpoint.state.held) == 3
+    wait_for("its host's end, for which the container waits", lambda: not [*hosts.iterdir()])
+    runner.hosts.may_bring.set()
+    wait_for("another worker, which was asked for at once", lambda: runner.ready == 4)
+    _, failures = steps(driver)
+    assert not failures
+    assert driver.plan_status().workers == 4  # type: ignore[union-attr]
+    finish(driver, inputs, tmp_path)
+
+
+def test_a_worker_that_is_gone_sooner_than_its_part_could_move_costs_one_epoch(
+    own_runner: Callable[..., ProcessRunner], tmp_path: Path
+) -> None:
+    runner = own_runner()
+    driver, inputs = with_containers(tmp_path, runner)
+    tell_to_go(runner, 1, 60.0)
+    runner.hosts.kill(1)
+    wait_for("another, which was asked for at once", lambda: sorted(runner.pool.pids) == [0, 2, 3, 4])
+    results, failures = steps(driver)
+    assert len(failures) <= 1
+    assert driver.checkpoint.plan.generation == 1, "its number goes on in the other process"
+    assert sum(result.read_back for result in results) == 1
+    finish(driver, inputs, tmp_path)

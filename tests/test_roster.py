@@ -19,6 +19,7 @@ from streamjoin.runner.events import (
     GivenUp,
     Greeted,
     HangUp,
+    Leave,
     LetGo,
     Missed,
     Over,
@@ -32,7 +33,7 @@ from streamjoin.runner.events import (
     Wanted,
     Warn,
 )
-from streamjoin.runner.messages import Abandon, Beat, Done, End, Failed, Hello, Work
+from streamjoin.runner.messages import Abandon, Beat, Done, End, Failed, Hello, Leaving, Work
 from streamjoin.runner.process import Process, Trial
 from streamjoin.runner.roster import ANSWER_SECONDS, SILENT_BEATS, Roster
 
@@ -183,6 +184,61 @@ def test_workers_that_are_left_go_on_where_they_share_an_executor() -> None:
     assert roster.place_of == {0: 2, 1: 1}, "0 goes on beside 1"
 
 
+def test_for_a_worker_that_was_told_to_go_another_place_is_brought_at_once_and_it_serves_until_it_is_released() -> None:
+    roster, (one, two) = with_workers(2, "a", "b")
+    warning, *commands = roster.handle(Said(one, Leaving(60.0)), 10.0)
+    assert warning == Warn(f"the {one} was told to go, in 60 s; another is brought in its stead")
+    assert commands == [Leave(0, "a"), Bring(2), Wake()]
+    assert roster.handle(Said(one, Leaving(50.0)), 20.0) == [], "it says so again where its connection broke"
+    assert (roster.leaving(30.0), roster.leaving(90.0)) == ({0: 40.0}, {0: 0.0})
+    assert roster.handle(Assigned((0, 1)), 30.0) == []
+    assert roster.processes_for((0, 1), PATIENCE, 30.0) == (one, two)
+    instead = called(2, executor="c")
+    roster.handle(Greeted(instead), 31.0)
+    assert roster.handle(Released((0, 1)), 32.0) == [Wake()], "another plan was withdrawn: the place that was brought is kept"
+    assert roster.handle(Assigned((2, 1)), 33.0) == []
+    assert roster.processes_for((2, 1), PATIENCE, 33.0) == (instead, two)
+    assert roster.handle(Released((2, 1)), 34.0) == [Tell(one, End()), LetGo(0), Wake()]
+    roster.validate()
+
+
+def test_a_place_that_leaves_is_not_brought_again_once_it_is_gone() -> None:
+    roster, (one, two) = with_workers(2, "a", "b")
+    roster.handle(Said(one, Leaving(5.0)), 10.0)
+    trial = begun(roster, one, two)
+    roster.handle(Missed(one), 15.0)
+    assert roster.leaving(15.0) == {}
+    assert roster.handle(PlaceDied(0, "the executor was lost"), 15.0) == [LetGo(0), Wake()]
+    trial.explain()
+    assert str(trial.failure) == f"epoch 0: the {one} died: the executor was lost"
+    instead = called(2)
+    roster.handle(Greeted(instead), 16.0)
+    assert roster.handle(Assigned((0, 1)), 16.0) == []
+    assert roster.processes_for((0, 1), PATIENCE, 16.0) == (instead, two)
+    roster.validate()
+
+
+def test_a_worker_that_is_lost_while_it_leaves_goes_on_where_another_came_and_nobody_gets_its_place() -> None:
+    roster, (one, _) = with_workers(2, "a", "b")
+    roster.handle(Said(one, Leaving(5.0)), 10.0)
+    roster.handle(Greeted(called(2)), 11.0)
+    roster.handle(Missed(one), 12.0)
+    assert roster.handle(Assigned((0, 1, 5)), 13.0) == [Bring(3), LetGo(0)]
+    assert roster.place_of == {0: 2, 1: 1, 5: 3}
+
+
+def test_a_place_that_no_worker_has_goes_at_once_and_nobody_moves_to_one_that_leaves() -> None:
+    roster, processes = with_workers(3, "a", "b", "b")
+    roster.handle(Wanted(4), 1.0)
+    spare = called(3, executor="b")
+    roster.handle(Greeted(spare), 1.0)
+    commands = roster.handle(Said(spare, Leaving(60.0)), 2.0)
+    assert commands[1:] == [Leave(3, "b"), Bring(4), Tell(spare, End()), LetGo(3), Wake()]
+    roster.handle(Said(processes[2], Leaving(60.0)), 3.0)
+    roster.handle(Released((0, 1)), 4.0)
+    assert (roster.place_of, list(roster.places)) == ({0: 0, 1: 1}, [0, 1]), "0 does not go on beside 1, at the place that leaves"
+
+
 @dataclass
 class World:
     """Hosts, worker processes and a driver, at random."""
@@ -207,7 +263,10 @@ class World:
     def happens(self, event: Event) -> None:
         self.history.append((round(self.now, 1), event))
         self.counts[type(event).__name__] += 1
-        for command in self.roster.handle(event, self.now):
+        commands = self.roster.handle(event, self.now)
+        left, brought = (sum(isinstance(command, kind) for command in commands) for kind in (Leave, Bring))
+        assert brought >= left, "in its stead none is brought"
+        for command in commands:
             self.history.append(command)
             match command:
                 case Tell(process, message):
@@ -235,7 +294,7 @@ class World:
     def step(self) -> None:
         self.now += self.rng.choice([0.0, 0.1, 1.0, 1.0, 3.0])
         acts = [self.comes, self.answers, self.answers, self.answers, self.dies, self.hangs, self.begins, self.begins, self.ends]
-        acts += [self.ticks, self.ticks, self.cancels, self.releases, self.breaks, self.explains]
+        acts += [self.ticks, self.ticks, self.cancels, self.releases, self.breaks, self.explains, self.leaves]
         self.rng.choice(acts)()
 
     def ticks(self, *, progress: bool = True) -> None:
@@ -285,6 +344,13 @@ class World:
             place = self.rng.choice(sorted(self.hosted))
             if place not in self.running:
                 self.happens(PlaceDied(place, "the executor was lost"))
+
+    def leaves(self) -> None:
+        """A process's container is told to go."""
+        process = self.some()
+        if process is not None and self.rng.random() < 0.3:
+            self.counts["leaves"] += 1
+            self.happens(Said(process, Leaving(self.rng.choice([0.0, 3.0, 30.0]))))
 
     def hangs(self) -> None:
         process = self.some()
@@ -360,4 +426,6 @@ def test_whatever_dies_hangs_or_comes_late_every_attempt_ends_and_succeeds_only_
         except AssertionError as error:
             told = "\n".join(map(str, world.history[-30:]))
             raise AssertionError(f"seed {seed}: {error}\n{told}") from error
-    assert min(counts[name] for name in ("succeeded", "failed", "replaced", "Missed", "PlaceDied", "GivenUp", "Released")) > 100, counts
+    assert (
+        min(counts[name] for name in ("succeeded", "failed", "replaced", "leaves", "Missed", "PlaceDied", "GivenUp", "Released")) > 100
+    ), counts

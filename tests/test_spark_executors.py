@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 from harness import driver_for, make_job, output_of
 from joins import band_expected, band_options, make_inputs, steps
 from poison_reader import FAULTS, KILLS, RAISES, PoisonSource
-from streamjoin.runner.spark import SparkRunner
+from streamjoin.runner.container import DIRECTORY
+from streamjoin.runner.spark import ENVIRONMENT, SparkRunner
 from streamjoin.state.storage import ObjectStorage
 from test_poison import REASONS, batch_with, driver_of, expected, letters_of
 from test_replan_spark import Join
@@ -27,14 +29,16 @@ from waiting import wait_for
 from worker_processes import executor_of, executors
 
 pytestmark = pytest.mark.spark
-ALONE, IN_PAIRS = ("local-cluster[3,1,512]", 1), ("local-cluster[2,2,512]", 2)
+ALONE, IN_PAIRS = ("local-cluster[3,1,512]", 1), ("local-cluster[3,2,512]", 2)
 """Masters, and how many workers share an executor."""
 
 
 @pytest.fixture(scope="module")
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRunner]:
     runner = start_spark(tmp_path_factory.mktemp("logs"), *request.param)
-    yield runner
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(ENVIRONMENT, DIRECTORY, "workers")  # of the executor's own directory
+        yield runner
     runner.stop()
 
 
@@ -125,4 +129,20 @@ def test_workers_that_share_executors_come_go_and_die_with_them(runner: SparkRun
     assert workers_by_executor(runner) == [2]
     join.switch(join.plan(3))
     assert workers_by_executor(runner) == [1, 2]
+    join.finish()
+
+
+@pytest.mark.parametrize("runner", [IN_PAIRS], indirect=True, ids=["in pairs"])
+def test_an_executor_that_is_told_to_go_hands_its_part_over_and_ends(runner: SparkRunner, tmp_path: Path) -> None:
+    join = Join(tmp_path, runner)
+    for _ in range(4):
+        join.step()
+    join.switch(join.plan(3))
+    by_executor = Counter(executor_of(worker) for worker in runner.pool.pids.values())
+    going = next(executor for executor, workers in by_executor.items() if workers == 1)  # which has room for one more
+    (Path(going.cwd()) / "leaving").write_text(str(time.time() + 600))
+    join.until(lambda: join.driver.checkpoint.plan.generation == 3, "another has its worker's part")
+    wait_for("the executor's end", lambda: going not in executors())
+    assert workers_by_executor(runner) == [1, 2]
+    assert not any(place.reason for place in runner.pool._roster.places.values()), "nobody died"
     join.finish()

@@ -156,8 +156,8 @@ class Late:
             self._there = self._wanted
         return self._there
 
-    def release(self, workers: Any) -> None:
-        self._inner.release(workers)
+    def release(self, workers: Any, places: int | None = None) -> None:
+        self._inner.release(workers, places)
         self._there = self._wanted = len(workers)
 
     @property

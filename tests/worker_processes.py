@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
 from forked_hosts import ForkedHost, Request
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.attempt import Attempt
+from streamjoin.runner.container import DIRECTORY
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.worker import Settings
@@ -33,6 +35,8 @@ class ProcessHosts:
         """After so many a worker takes the driver for gone."""
         self.executor_of: Callable[[int], str] = lambda place: ""
         """The executor that a place's workers take themselves to be on."""
+        self.container_of: dict[int, Path] = {}
+        """By place, the directory of the container that its host runs in."""
         self.first: dict[int, str] = {}
         """By place, Python that its host runs before all else."""
         self.driver: dict[int, str] = {}
@@ -49,6 +53,9 @@ class ProcessHosts:
 
     def replace(self, place: int) -> None:
         self.kill(place)
+
+    def leave(self, place: int, executor: str) -> None:
+        """No other place has its container."""
 
     def lost(self) -> str | None:
         return None
@@ -77,6 +84,8 @@ class ProcessHosts:
             self.may_bring.wait()
             settings = Settings(place, self.driver.get(place, self._pool.address), self._pool.security)
             environment = {**os.environ, "SPARK_EXECUTOR_ID": self.executor_of(place)}
+            if place in self.container_of:
+                environment[DIRECTORY] = str(self.container_of[place] / "workers")
             with self._lock:
                 request = Request(settings, environment, self.silent_beats, self.first.get(place, ""))
                 process = self._processes[place] = ForkedHost(request)
@@ -127,8 +136,12 @@ class ProcessRunner:
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Attempt:
         return self.pool.submit(spec, workers)
 
-    def release(self, workers: Sequence[int]) -> None:
-        self.pool.release(workers)
+    @property
+    def leaving(self) -> dict[int, float]:
+        return self.pool.leaving
+
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
+        self.pool.release(workers, places)
 
     def stop(self) -> None:
         self.pool.close()

@@ -5,7 +5,7 @@ Always holds: pure; the same job and statistics give the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, first_deployment, typical_tuples
@@ -125,8 +125,17 @@ def deployed(
     )
 
 
-def plan_after(job: Job, current: Plan, statistics: Statistics, main: MainPredicate, workers: int, model: str | None = None) -> Planned:
+def plan_after(
+    job: Job,
+    current: Plan,
+    statistics: Statistics,
+    main: MainPredicate,
+    workers: int,
+    model: str | None = None,
+    leaving: Set[int] = frozenset(),
+) -> Planned:
     """The plan that follows ``current`` (:func:`streamjoin.elastic.planner.make_plan`); by another model than the job's, if one is given.
+    Workers that are ``leaving`` do not go on.
 
     Raises ValueError for what the model refuses."""
     return make_plan(
@@ -138,6 +147,7 @@ def plan_after(job: Job, current: Plan, statistics: Statistics, main: MainPredic
         minimum=job.min_workers,
         maximum=job.max_workers,
         options=job.scheme_options,
+        leaving=leaving,
     )
 
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -63,7 +63,9 @@ class AnswersAtOnce:
     def request(self, count: int) -> None:
         self.ready = max(count, self.ready)
 
-    def release(self, workers: Sequence[int]) -> None:
+    leaving: Mapping[int, float] = {}
+
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
         self.ready = len(workers)
 
     def stop(self) -> None:

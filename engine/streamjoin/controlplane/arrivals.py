@@ -1,11 +1,14 @@
 """Who is there of the workers that plans need, and since when: whether the join is to be cut for those that are there (``replan``).
 
+So it is for workers that were told to go: another plan has others in their stead, or none, before they do.
+
 Pure: times are those of the events.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence, Set
 
 from streamjoin.controlplane.events import WorkersReady
 
@@ -16,6 +19,12 @@ HASTE = 1 / 6
 """The part of it where workers are full: by then those that were started together are there."""
 PENDING_SECONDS = 600.0
 """Workers of which none comes for so long are not waited for any more: a node that has to be started for them is there by then."""
+
+HAND_OVER_SECONDS = 30.0
+"""Until workers that were told to go have so long left, others are waited for that come in their stead. Then the join is cut for those that
+stay."""
+SWITCH_SECONDS = 10.0
+"""Blocks that have not been fetched when they have so long left are read in the plan's first epoch."""
 
 
 class Arrivals:
@@ -52,9 +61,17 @@ class Arrivals:
         """There is no plan for those that are there that is any better."""
         self._vain_at = at
 
-    def cut_for(self, ready: WorkersReady, tasks: int, waiting: int) -> int | None:
+    def cut_for(self, ready: WorkersReady, running: Sequence[int], waiting: int) -> int | None:
         """For how many workers the join is to be cut now: as many as are left, or more than run where a plan of ``waiting`` workers waits
-        (0: none does). None: the plan that there is stays."""
+        (0: none does). None: the plan that there is stays.
+
+        If some of those that are ``running`` were told to go: for as many as run, once others have come in their stead, or else, when time
+        is short, for those that stay."""
+        tasks = len(running)
+        if ready.leaving_of(running):
+            is_late = min(ready.leaving.values()) < HAND_OVER_SECONDS
+            may_shrink = is_late and ready.staying > 0 and ready.at - self._vain_at >= self._stabilization
+            return tasks if ready.staying >= tasks else ready.staying if may_shrink else None
         if 0 < ready.count < tasks:
             workers, since = ready.count, ready.at if self._short_since is None else self._short_since
         else:
@@ -72,3 +89,8 @@ class Arrivals:
         new, came = needed - tasks, max(0, ready.count - tasks)
         why = f"of {new} new workers {came} are there, and no other has come for {PENDING_SECONDS:.0f} s"
         return f"{why}: {ready.absence}" if ready.absence else why
+
+
+def is_late(leavers: Set[int], ready: WorkersReady) -> bool:
+    """Whether one of these workers, which were told to go, is gone or about to be."""
+    return any(ready.leaving.get(worker, 0.0) < SWITCH_SECONDS for worker in leavers)

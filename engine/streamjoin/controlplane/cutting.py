@@ -20,12 +20,16 @@ def plan_for(request: MakePlan, job: Job, statistics: Statistics, main: MainPred
     """The plan that moves least, of all that leave the fullest of so many workers with as little as can be.
 
     None where that is no better than the plan that runs: where workers have come, it must have work for some of them, and not fill any
-    worker more; where some are lost, it must fill none beyond its capacity. A tenth of a second for 16 workers.
+    worker more; where some are lost, or are to go, it must fill none beyond its capacity. A tenth of a second for 16 workers.
     """
     scheme = request.running.scheme
+    if scheme.model == HANDSHAKE and request.leaving:  # a chain shrinks at its end alone, and its workers have what no block has
+        return None
+    if request.leaving and request.workers == scheme.tasks:
+        return Plan(request.generation, scheme, tuple(None if task in request.leaving else task for task in range(scheme.tasks)))
     before = Plan.running(scheme, request.running.generation)
     try:
-        made = plan_after(job, before, statistics, main, request.workers, request.model)
+        made = plan_after(job, before, statistics, main, request.workers, request.model, request.leaving)
     except ValueError:  # the model has none for so many
         return None
     grows = request.workers > scheme.tasks

@@ -209,7 +209,9 @@ class Driver:
     def _ready(self, *, is_free: bool = True) -> events.WorkersReady:
         waits = self._replanner.is_waiting
         is_urgent = waits and max(self.utilization().values(), default=0.0) >= self.job.tau2
-        return events.WorkersReady(self._runner.ready, self._clock(), is_free, is_urgent, absence=self._runner.absence if waits else None)
+        absence = self._runner.absence if waits else None
+        leaving = self._runner.leaving
+        return events.WorkersReady(self._runner.ready, self._clock(), is_free, is_urgent, absence=absence, leaving=leaving)
 
     def _begin(self, final: bool) -> Flight | None:
         """The epoch after the last commit, once there is a plan; None when nothing is new."""
@@ -302,8 +304,8 @@ class Driver:
                 case events.MakePlan():
                     self._phase("cut")
                     self._happened(events.PlanMade(instruction, plan_for(instruction, *self._known), self._clock()))
-                case events.ReleaseWorkers(kept):
-                    self._runner.release(kept)
+                case events.ReleaseWorkers(kept, places):
+                    self._runner.release(kept, places)
 
     @property
     def _known(self) -> tuple[Job, Statistics, MainPredicate]:

@@ -6,7 +6,8 @@ An event says what has happened and, where that matters, when. An instruction is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streamjoin.elastic.plan import Plan
@@ -81,6 +82,16 @@ class WorkersReady:
     """Whether those that are not there have been waited for already."""
     absence: str | None = None
     """Why those that are not there do not come, as far as something went wrong."""
+    leaving: Mapping[int, float] = field(default_factory=dict)
+    """Of those that are there, the workers that were told to go, and the seconds that they have left."""
+
+    @property
+    def staying(self) -> int:
+        return self.count - len(self.leaving)
+
+    def leaving_of(self, workers: Sequence[int]) -> frozenset[int]:
+        """The tasks of these workers that were told to go."""
+        return frozenset(task for task, worker in enumerate(workers) if worker in self.leaving)
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,8 @@ class MakePlan:
     """The workers that were asked for; more than ``workers`` where the others have not come."""
     there: int
     """The workers that are ready: fewer than ``workers`` where the plan is to wait for more."""
+    leaving: frozenset[int] = frozenset()
+    """Tasks of the running plan whose workers were told to go: they do not go on in the new plan."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,8 @@ class ReleaseWorkers:
     """Let all workers go but these."""
 
     workers: tuple[int, ...]
+    places: int | None = None
+    """The number of workers that stay asked for; None: no others than these."""
 
 
 Instruction = StartWorkers | RequestWorkers | MakePlan | ReleaseWorkers

@@ -16,6 +16,9 @@ and is switched to; then another one, for as many as were asked for, waits for t
 long, or are not there at a driver's start, the join is cut likewise for those that are. A plan for which nobody comes for
 ``arrivals.PENDING_SECONDS`` is dropped. After the resource stabilization timeout of Flink's adaptive scheduler.
 
+Workers that were told to go serve until the switch to a plan without them: the same one with others in their stead, once these are there;
+when time is short, one for those that stay. Where neither can be, they are lost like any others when they go.
+
 Always holds (``Replanner.validate``):
 
 - A plan that was accepted waits to be taken up, is being applied, or has ended: switched to, dropped with a reason, or replaced by a later
@@ -34,7 +37,7 @@ import threading
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from streamjoin.controlplane.arrivals import STABILIZATION_SECONDS, Arrivals
+from streamjoin.controlplane.arrivals import STABILIZATION_SECONDS, Arrivals, is_late
 from streamjoin.controlplane.events import (
     Adopted,
     Assignment,
@@ -146,6 +149,8 @@ class _Applied:
     to_fetch_bytes: int = 0
     deaths: int = 0
     """Times that its first epoch failed because a worker died."""
+    leavers: frozenset[int] = frozenset()
+    """The workers that it was made without, as they were told to go."""
 
     @property
     def assignment(self) -> Assignment:
@@ -363,16 +368,19 @@ class Replanner:
         waiting = None if applied is None or applied.phase is not PlanPhase.WAITING else applied
         if not ready.is_free:
             return ()
-        if waiting is not None and ready.count >= self._needed(waiting.plan):
+        if applied is not None and applied.phase is PlanPhase.PREPARING and is_late(applied.leavers, ready):
+            self._applied = replace(applied, phase=PlanPhase.SWITCHING)
+        leaving = ready.leaving_of(running.workers)
+        if waiting is not None and not leaving and ready.count >= self._needed(waiting.plan):
             self._assign(waiting, ready.at, prepares=ready.count >= tasks)
             return ()
         workers = self._cut_for(ready)
         if workers is not None:
             if waiting is None:
-                return (MakePlan(running, workers, running.scheme.model, running.generation + 1, tasks, ready.count),)
+                return (MakePlan(running, workers, running.scheme.model, running.generation + 1, tasks, ready.count, leaving),)
             # Where workers are lost, the model stays.
             model = waiting.model if workers > tasks else running.scheme.model
-            return (MakePlan(running, workers, model, waiting.plan.generation, max(waiting.asked, tasks), ready.count),)
+            return (MakePlan(running, workers, model, waiting.plan.generation, max(waiting.asked, tasks), ready.count, leaving),)
         why = None if waiting is None else arrivals.given_up(ready, tasks, self._needed(waiting.plan))
         return () if waiting is None or why is None else self._drop(waiting.plan, why)
 
@@ -380,7 +388,7 @@ class Replanner:
         running, applied = self._running, self._applied
         if running is None or (applied is not None and applied.phase is not PlanPhase.WAITING):
             return None
-        return self._arrivals.cut_for(ready, running.scheme.tasks, 0 if applied is None else applied.plan.workers)
+        return self._arrivals.cut_for(ready, running.workers, 0 if applied is None else applied.plan.workers)
 
     def _made(self, request: MakePlan, plan: Plan | None, at: float) -> tuple[Instruction, ...]:
         running, applied = self._running, self._applied
@@ -400,6 +408,7 @@ class Replanner:
             applied = _Applied(plan, self._shared(plan.scheme), at, request.asked, request.model)
         else:
             applied = replace(applied, plan=plan, shared=self._shared(plan.scheme), asked=request.asked)
+        applied = replace(applied, leavers=frozenset(running.workers[task] for task in request.leaving))
         self._assign(applied, at, prepares=request.there >= running.scheme.tasks)
         return ()
 
@@ -437,9 +446,9 @@ class Replanner:
         )
         self._fates.end(applied.plan, Fate.SWITCHED)
         if applied.asked > applied.plan.workers and self._asked is None:
-            return (
-                MakePlan(self._running, applied.asked, applied.model, applied.plan.generation + 1, applied.asked, applied.plan.workers),
-            )
+            release = (ReleaseWorkers(applied.workers, applied.asked),) if applied.leavers else ()
+            more = MakePlan(self._running, applied.asked, applied.model, applied.plan.generation + 1, applied.asked, applied.plan.workers)
+            return (*release, more)
         return (ReleaseWorkers(applied.workers),)
 
     def _failed(self, applied: _Applied, why: str, worker_died: bool) -> tuple[Instruction, ...]:

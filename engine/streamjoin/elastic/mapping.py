@@ -7,13 +7,14 @@ it is not always the least, though the paper says so: from a 4 x 3 to a 3 x 4 gr
 Of very many tasks (more than ``MOST_PAIRS`` pairs that share anything, from some two thousand tasks on) each one's ``KEPT_PAIRS`` best
 partners are looked at. With a thousand tasks, where that can be compared, the map keeps as much as the best one, but for 0.2 % at the most.
 
-Always holds: as many workers go on as both schemes have room for, also those that keep nothing; and the same arguments give the same map.
+Always holds: as many workers go on as both schemes have room for, also those that keep nothing, but none that is to leave; and the same
+arguments give the same map.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -67,23 +68,24 @@ def greedy(overlap: Array) -> Keep:
     return tuple(keep)
 
 
-def assign(overlap: Array | Overlap) -> Keep:
-    """The map with the greatest sum of overlaps; of several, one that moves few numbers.
+def assign(overlap: Array | Overlap, leaving: Set[int] = frozenset()) -> Keep:
+    """The map with the greatest sum of overlaps; of several, one that moves few numbers. Workers that are ``leaving`` do not go on.
 
     O(n³) for an array, and as a rule far less. Of an :class:`Overlap` only what is not zero is looked at: hundredths of a second for a
     thousand tasks.
     Where that is more than ``MOST_PAIRS``, with thousands of tasks, the map is the best among the ``KEPT_PAIRS`` best pairs of each task.
     """
     if isinstance(overlap, Overlap):
-        return _assigned(overlap)
+        return _assigned(overlap, leaving)
     from scipy.optimize import linear_sum_assignment
 
     numbers = np.arange(max(overlap.shape))
     same = numbers[: overlap.shape[0], None] == numbers[None, : overlap.shape[1]]
     bonus = _bonus(float(overlap.max(initial=0.0)), overlap.shape)
-    workers, tasks = linear_sum_assignment(overlap + bonus * same, maximize=True)
+    staying = np.array([worker for worker in range(overlap.shape[0]) if worker not in leaving], np.int64)
+    workers, tasks = linear_sum_assignment((overlap + bonus * same)[staying], maximize=True)
     keep: list[int | None] = [None] * overlap.shape[1]
-    for worker, task in zip(workers.tolist(), tasks.tolist(), strict=True):
+    for worker, task in zip(staying[workers].tolist(), tasks.tolist(), strict=True):
         keep[task] = worker
     return tuple(keep)
 
@@ -230,7 +232,7 @@ def _ends(regions: list[Region], statistic: SideStatistics) -> tuple[Array, Arra
     )
 
 
-def _assigned(overlap: Overlap) -> Keep:
+def _assigned(overlap: Overlap, leaving: Set[int]) -> Keep:
     """As :func:`assign`."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
@@ -243,11 +245,13 @@ def _assigned(overlap: Overlap) -> Keep:
     rows = np.concatenate([overlap.old, both, np.arange(old)])
     columns = np.concatenate([overlap.new, both, new + np.arange(old)])
     worth = np.concatenate([overlap.tuples, np.full(len(both), bonus), np.full(old, bonus / 4)])
+    stays = (columns >= new) | ~np.isin(rows, list(leaving))
+    rows, columns, worth = rows[stays], columns[stays], worth[stays]
     # A sum of what is given twice; none may be zero, or it is no edge.
     graph = coo_array((worth, (rows, columns)), shape=(old, new + old)).tocsr()
     workers, places = min_weight_full_bipartite_matching(graph, maximize=True)
     for worker, place in zip(workers.tolist(), places.tolist(), strict=True):
         if place < new:
             keep[place] = worker
-    spare = iter(sorted(set(range(old)) - {worker for worker in keep if worker is not None}))
+    spare = iter(sorted(set(range(old)) - leaving - {worker for worker in keep if worker is not None}))
     return tuple(next(spare, None) if worker is None else worker for worker in keep)

@@ -66,8 +66,13 @@ class Runner(Protocol):
         """Begin an epoch, its task t on ``workers[t]``. At most one other may be in flight, the one that this one follows. It fails when
         nothing of it moves for ``spec.deadline_seconds``."""
 
-    def release(self, workers: Sequence[int]) -> None:
-        """Let all workers go but these. Returns at once. Nothing may be in flight."""
+    @property
+    def leaving(self) -> Mapping[int, float]:
+        """Workers that were told to go and still serve, and the seconds that they have left. Others are asked for already."""
+
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
+        """Let all workers go but these, and go on to ask for ``places`` in all, or for no others. Returns at once. Nothing may be in
+        flight."""
 
     def stop(self) -> None: ...
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import Shared
-from streamjoin.runner.messages import Beat, Done, Failed
+from streamjoin.runner.messages import Beat, Done, Failed, Leaving
 from streamjoin.runner.process import Process, Trial
 
 
@@ -33,9 +33,11 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """No other workers than these are needed, nor other places."""
+    """No other workers than these are needed, nor more places."""
 
     workers: Sequence[int]
+    places: int | None = None
+    """Beside those that go; None: one for each worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Said:
     """A process has said this."""
 
     process: Process
-    message: Beat | Done | Failed
+    message: Beat | Leaving | Done | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,14 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Tell the hosts that a place's container is to go: another place is brought in its stead, and nothing else to that container."""
+
+    place: int
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
 class Replace:
     """Have the hosts kill the place's process, and bring another."""
 
@@ -153,4 +163,4 @@ class Wake:
     """Wake who waits for a change."""
 
 
-Command: TypeAlias = Tell | HangUp | Bring | LetGo | Replace | Warn | Wake
+Command: TypeAlias = Tell | HangUp | Bring | LetGo | Leave | Replace | Warn | Wake

@@ -26,6 +26,7 @@ import pyarrow as pa
 from streamjoin.dataplane.apart import die_with_parent
 from streamjoin.kernel import run
 from streamjoin.runner.collecting import collect_seldom
+from streamjoin.runner.container import Presence
 from streamjoin.runner.worker import Settings, serve
 
 _log = logging.getLogger("streamjoin.workers")
@@ -86,11 +87,20 @@ def load() -> None:
 def hold(settings: Settings) -> None:
     """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
     load()
+    presence = Presence()
+    try:
+        _hold(settings, presence)
+    finally:
+        presence.end()
+
+
+def _hold(settings: Settings, presence: Presence) -> None:
     executor = executor_id()
     died: str | None = None
     idle = unknown = 0
     while True:
-        ended = _run(settings, executor, died)
+        presence.show(is_ready=False)
+        ended = _run(settings, executor, died, presence)
         died = ended.reason
         if died is None:
             return
@@ -101,7 +111,7 @@ def hold(settings: Settings) -> None:
         time.sleep(PAUSES[min(idle, len(PAUSES) - 1)])
 
 
-def _run(settings: Settings, executor: str, died: str | None) -> Ended:
+def _run(settings: Settings, executor: str, died: str | None, presence: Presence) -> Ended:
     """Have a worker's process work, and wait until it has ended."""
     kills = out_of_memory_kills()
     hearing, speaking = os.pipe()
@@ -112,7 +122,7 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
         _be_worker(settings, executor, died, host, speaking)
     os.close(speaking)
     try:
-        hung, said = _await(worker, hearing)
+        hung, said = _await(worker, hearing, presence)
     except BaseException:  # the task is ended: nobody needs the worker any more
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
@@ -124,7 +134,7 @@ def _run(settings: Settings, executor: str, died: str | None) -> Ended:
     return Ended(status, out_of_memory_kills() > kills, hung, CALLED in signs, WORKED in signs, failure.decode(errors="replace"))
 
 
-def _await(worker: int, hearing: int) -> tuple[bool, bytes]:
+def _await(worker: int, hearing: int, presence: Presence) -> tuple[bool, bytes]:
     """Until the worker's end of the pipe is closed, by its death; whether it had to be killed, and what it has said but for beats."""
     silent, signs = 0, b""
     while True:
@@ -135,6 +145,8 @@ def _await(worker: int, hearing: int) -> tuple[bool, bytes]:
                 return True, signs
         elif said := os.read(hearing, 4096):
             silent, signs = 0, _signs(signs + said)
+            if CALLED in signs.partition(FAILED)[0]:
+                presence.show(is_ready=True)
         else:
             return False, signs
 

@@ -67,7 +67,11 @@ class InlineRunner:
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> InlineEpoch:
         return InlineEpoch(spec, workers, self._stores)
 
-    def release(self, workers: Sequence[int]) -> None:
+    @property
+    def leaving(self) -> dict[int, float]:
+        return {}
+
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
         self._stores = {worker: store for worker, store in self._stores.items() if worker in workers}
         self._count = len(workers)
 

@@ -78,6 +78,13 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """My container was told to go, and will be gone in so many seconds, of which I work on."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Done:
     attempt: int
     reports: list[TaskReport] = field(default_factory=list)
@@ -98,7 +105,7 @@ class Failed:
     """Because it was asked to, or because another worker failed."""
 
 
-Message = Hello | Work | Abandon | End | Beat | Done | Failed
+Message = Hello | Work | Abandon | End | Beat | Leaving | Done | Failed
 
 
 def encode(message: Any) -> bytes:

@@ -56,6 +56,9 @@ class Hosts(Protocol):
     def replace(self, place: int) -> None:
         """The place's process hangs, or cannot be reached: kill it, and bring another."""
 
+    def leave(self, place: int, executor: str) -> None:
+        """The place's executor is to go: bring nothing to it any more. The place stays until :meth:`end`, unless it dies before."""
+
     def lost(self) -> str | None:
         """The reason why no process will ever come again. None: one may come."""
 
@@ -109,6 +112,8 @@ class Pool:
                     self.hosts.bring(place)
                 case events.LetGo(place):
                     self.hosts.end(place)
+                case events.Leave(place, executor):
+                    self.hosts.leave(place, executor)
                 case events.Replace(place):
                     self.hosts.replace(place)
                 case events.Warn(text):
@@ -128,6 +133,12 @@ class Pool:
         """The number of places that have a process that is ready to work."""
         with self._locked() as state:
             return len(state.here)
+
+    @property
+    def leaving(self) -> dict[int, float]:
+        """The workers whose executors were told to go, and the seconds that they have left."""
+        with self._locked() as state:
+            return state.leaving(time.monotonic())
 
     @property
     def pids(self) -> dict[int, int]:
@@ -183,9 +194,9 @@ class Pool:
         self.want(len(workers))
         self.release(workers)
 
-    def release(self, workers: Sequence[int]) -> None:
-        """Let go the places that these workers do not need."""
-        self.happened(events.Released(tuple(workers)))
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
+        """Let go the places that these workers do not need, but so many if they are given."""
+        self.happened(events.Released(tuple(workers), places))
 
     def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Attempt:
         """Begin an attempt at an epoch, task t on ``workers[t]``. Waits for workers that are not there. Raises EpochFailed."""

@@ -48,6 +48,8 @@ class Place:
     """Whether its process was given up, which also ends what keeps the place."""
     is_unexplained: bool = False
     """Whether its process is gone, and nobody has told why."""
+    leaves_at: float | None = None
+    """Seconds of the shell's clock when its container will be gone, which was told to go. None: it stays."""
 
     def died(self, reason: str) -> None:
         self.deaths, self.reason, self.is_unexplained = self.deaths + 1, reason, False

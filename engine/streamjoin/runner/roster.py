@@ -7,6 +7,8 @@ Always holds, after each event (:meth:`Roster.validate`):
 - An attempt waits for connected processes only. So once it has failed or was cancelled it ends: each process answers, or is gone; one that
   does neither for ``ANSWER_SECONDS`` is replaced.
 - Each process gets an attempt's Work before it is told to abandon it.
+- For each place whose container is to go, another was brought at once. Its worker serves there until it is released, or the container is
+  gone; no worker that has no place gets that one, and it never gets another process from elsewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from streamjoin.runner.events import (
     GivenUp,
     Greeted,
     HangUp,
+    Leave,
     LetGo,
     Missed,
     Over,
@@ -39,7 +42,7 @@ from streamjoin.runner.events import (
     Wanted,
     Warn,
 )
-from streamjoin.runner.messages import Abandon, Beat, Done, End, Failed, Work
+from streamjoin.runner.messages import Abandon, Beat, Done, End, Failed, Leaving, Work
 from streamjoin.runner.process import Place, Process, Trial, death_of
 
 SILENT_BEATS = 15
@@ -133,6 +136,8 @@ class Roster:
             assert trial.pending.keys() <= set(here), f"attempt {trial.number} waits for processes that are gone"
             assert trial.pending.keys() <= set(trial.processes), f"attempt {trial.number} waits for processes that have no task"
             assert (trial.failure is None) == (trial.failed_at is None)
+        idle = {number for number, place in self.places.items() if place.leaves_at is not None} - set(self.place_of.values())
+        assert not idle, f"places are kept that no worker has, though they leave: {idle}"
 
     def _handled(self, event: Event) -> Iterator[Command]:  # noqa: C901
         match event:
@@ -141,10 +146,11 @@ class Roster:
                 yield from self._let_go(self._spare(), count)
             case Restarted():
                 self.place_of.clear()
+                yield from self._let_go(self._spare(), len(self.places))
             case Assigned(workers):
                 yield from self._assign(workers)
-            case Released(workers):
-                yield from self._release(workers)
+            case Released(workers, places):
+                yield from self._release(workers, len(workers) if places is None else places)
             case Greeted(process):
                 yield from self._greet(process)
             case Said(process, message):
@@ -164,7 +170,8 @@ class Roster:
                 yield from self._end(trial)
 
     def _want(self, count: int) -> Iterator[Command]:
-        for _ in range(count - len(self.places)):
+        """Have so many places that stay."""
+        for _ in range(count - sum(place.leaves_at is None for place in self.places.values())):
             number, self._next_place = self._next_place, self._next_place + 1
             self.places[number] = Place(number, self._at)
             yield Bring(number)
@@ -174,44 +181,72 @@ class Roster:
         is_lost = {worker for worker in self.place_of if self.process_of(worker) is None}
         leaves = {worker for worker in self.place_of if worker not in workers and (worker in is_lost or not is_lost.isdisjoint(workers))}
         self.place_of = {worker: place for worker, place in self.place_of.items() if worker not in leaves}
-        spare = sum(self.places[number].process is not None for number in self._spare())
+        spare = sum(self.places[number].process is not None for number in self._spare() if self.places[number].leaves_at is None)
         lost = [worker for worker in workers if worker in is_lost][:spare]
         homeless = [worker for worker in workers if worker in lost or self.place_of.get(worker) not in self.places]
         taken = {place for worker, place in self.place_of.items() if worker not in homeless}
-        yield from self._want(len(taken) + len(homeless))
-        free = [place for place in self.places.values() if place.number not in taken]
+        yield from self._want(sum(self.places[number].leaves_at is None for number in taken) + len(homeless))
+        free = [place for place in self.places.values() if place.number not in taken and place.leaves_at is None]
         free.sort(key=lambda place: (place.process is None, place.number))
         self.place_of |= {worker: place.number for worker, place in zip(homeless, free, strict=False)}
+        yield from self._let_go(self._spare(), len(self.places))
 
-    def _release(self, workers: Sequence[int]) -> Iterator[Command]:
+    def _release(self, workers: Sequence[int], places: int) -> Iterator[Command]:
         self.place_of = {worker: place for worker, place in self.place_of.items() if worker in workers}
         self._pack()
-        yield from self._let_go(self._spare(), len(workers))
+        yield from self._let_go(self._spare(), places)
         yield Wake()
 
     def _spare(self) -> list[int]:
         """The places that no worker has, in the order in which they are kept: first those with a process, on the executors with the most
-        workers."""
+        workers; last those that leave."""
         workers: Counter[str] = Counter()
         used = set(self.place_of.values())
         for process in self.here:
             workers[process.hello.executor] += process.hello.place in used
 
-        def order(number: int) -> tuple[bool, int, int]:
-            process = self.places[number].process
-            return process is None, 0 if process is None else -workers[process.hello.executor], number
+        def order(number: int) -> tuple[bool, bool, int, int]:
+            place = self.places[number]
+            process = place.process
+            return place.leaves_at is not None, process is None, 0 if process is None else -workers[process.hello.executor], number
 
         return sorted((number for number in self.places if number not in used), key=order)
 
     def _let_go(self, spare: Sequence[int], count: int) -> Iterator[Command]:
-        """Have no more than ``count`` places, but those that workers have."""
-        used = len(self.places) - len(spare)
-        for number in spare[max(0, count - used) :]:
-            place = self.places.pop(number)
-            if place.process is not None:
-                yield Tell(place.process, End())
-            yield from self._drop(place, "its place was let go")
-            yield LetGo(number)
+        """Have no more than ``count`` places that stay, but those that workers have; and of those that leave, only these."""
+        staying = [number for number in spare if self.places[number].leaves_at is None]
+        used = sum(place.leaves_at is None for place in self.places.values()) - len(staying)
+        for number in (*staying[max(0, count - used) :], *spare[len(staying) :]):
+            yield from self._end_place(self.places[number], "its place was let go")
+
+    def _end_place(self, place: Place, why: str) -> Iterator[Command]:
+        del self.places[place.number]
+        if place.process is not None:
+            yield Tell(place.process, End())
+        yield from self._drop(place, why)
+        yield LetGo(place.number)
+
+    def _leave(self, process: Process, seconds: float) -> Iterator[Command]:
+        """A process's container is to go: bring another place at once, and let go this one, if no worker has it."""
+        place = self.places[process.hello.place]
+        is_known, place.leaves_at = place.leaves_at is not None, self._at + seconds
+        if is_known:
+            return
+        yield Warn(f"the {process} was told to go, in {seconds:.0f} s; another is brought in its stead")
+        yield Leave(place.number, process.hello.executor)
+        yield from self._want(1 + sum(each.leaves_at is None for each in self.places.values()))
+        if place.number not in self.place_of.values():
+            yield from self._end_place(place, "its container is to go")
+        yield Wake()
+
+    def leaving(self, at: float) -> dict[int, float]:
+        """The workers whose containers were told to go and that still serve, and the seconds that they have left."""
+        found = {}
+        for worker, number in self.place_of.items():
+            place = self.places.get(number)
+            if place is not None and place.process is not None and place.leaves_at is not None:
+                found[worker] = max(0.0, place.leaves_at - at)
+        return found
 
     def _pack(self) -> None:
         """Have the workers of an executor go on in processes of others, whose workers have gone, where those have room for all of them: an
@@ -221,6 +256,8 @@ class Roster:
         worker_at = {place: worker for worker, place in self.place_of.items()}
         for process in self.here:
             executor, number = process.hello.executor, process.hello.place
+            if self.places[number].leaves_at is not None:
+                continue
             if number in worker_at:
                 workers_on[executor].append(worker_at[number])
             else:
@@ -259,7 +296,7 @@ class Roster:
         process.gone = True
         yield Wake()
 
-    def _hear(self, process: Process, message: Beat | Done | Failed) -> Iterator[Command]:
+    def _hear(self, process: Process, message: Beat | Leaving | Done | Failed) -> Iterator[Command]:
         if process.gone:  # it was given up, and is there again
             yield Tell(process, End())
             return
@@ -269,6 +306,9 @@ class Roster:
                 process.progress = message.progress
                 for trial in self.current:
                     self._moved(trial)
+            return
+        if isinstance(message, Leaving):
+            yield from self._leave(process, message.seconds)
             return
         for trial in self.current:
             if trial.number == message.attempt and process in trial.pending:
@@ -291,7 +331,11 @@ class Roster:
         place = self.places.get(number)
         if place is None:
             return
-        if place.process is not None or place.is_unexplained:
+        if place.leaves_at is not None:  # another was brought when it was told to go
+            place.died(reason)
+            yield from self._end_place(place, reason)
+            yield Wake()
+        elif place.process is not None or place.is_unexplained:
             place.died(reason)
             yield from self._drop(place, reason)
             yield Wake()

@@ -172,9 +172,14 @@ class SparkRunner:
         """See :class:`streamjoin.epoch.ports.Runner`."""
         return self.pool.submit(spec, workers)
 
-    def release(self, workers: Sequence[int]) -> None:
+    @property
+    def leaving(self) -> dict[int, float]:
         """See :class:`streamjoin.epoch.ports.Runner`."""
-        self.pool.release(workers)
+        return {} if self._pool is None else self._pool.leaving
+
+    def release(self, workers: Sequence[int], places: int | None = None) -> None:
+        """See :class:`streamjoin.epoch.ports.Runner`."""
+        self.pool.release(workers, places)
 
     def stop(self) -> None:
         """End the workers and the context."""
@@ -298,6 +303,8 @@ class SparkHosts:
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._wanted: set[int] = set()
+        self._leaving: dict[int, str] = {}
+        """Places whose executors are to go, and these."""
         self._stopping = threading.Event()
         self._retirer: threading.Thread | None = None
         """None: there is one JVM, which stays."""
@@ -317,7 +324,21 @@ class SparkHosts:
         """See :class:`streamjoin.runner.pool.Hosts`."""
         with self._lock:
             self._wanted.discard(place)
+            self._leaving.pop(place, None)
         self._cancel(place)
+        self._scale()
+
+    def leave(self, place: int, executor: str) -> None:
+        """See :class:`streamjoin.runner.pool.Hosts`. To Spark the executor is decommissioned, so that it runs no other task there; the rest
+        is ours to do."""
+        with self._lock:
+            self._leaving[place] = executor
+        if self._retirer is None or self._stopping.is_set():
+            return
+        with contextlib.suppress(Exception):  # as in ``_scale``
+            spark, nowhere = self._context._jvm.org.apache.spark, self._context._jvm.scala.Option.apply(None)
+            why = spark.scheduler.ExecutorDecommissionInfo("it was told to go", nowhere)
+            self._context._jsc.sc().schedulerBackend().decommissionExecutor(executor, why, False, True)
         self._scale()
 
     def replace(self, place: int) -> None:
@@ -347,8 +368,10 @@ class SparkHosts:
             self._retirer.join(5)
 
     def _executors_needed(self) -> int:
+        """Those for the places that stay, and those that leave and still have one."""
         with self._lock:
-            return executors_for(len(self._wanted), self._settings.workers_per_executor)
+            staying = len(self._wanted - self._leaving.keys())
+            return executors_for(staying, self._settings.workers_per_executor) + len(set(self._leaving.values()))
 
     def _scale(self) -> None:
         """Have Spark bring executors until there are enough for the places, and others for those that are lost. It ends none by this."""

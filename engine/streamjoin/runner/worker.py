@@ -36,9 +36,10 @@ from streamjoin.epoch.spec import Piece, Shared
 from streamjoin.io.base import SourceError
 from streamjoin.io.telling import told
 from streamjoin.kernel import run
+from streamjoin.runner.container import seconds_left
 from streamjoin.runner.control import Connection, call
 from streamjoin.runner.exchange import CONVERSATION, TUPLES, Abandoned, Exchange
-from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Work, decode, encode
+from streamjoin.runner.messages import Abandon, Assignment, Beat, Done, End, Failed, Hello, Leaving, Work, decode, encode
 from streamjoin.runner.seal import TamperedError
 from streamjoin.runner.security import Security
 from streamjoin.runner.streams import ExchangeError
@@ -118,13 +119,16 @@ class Worker:
         # With the connection before, the driver has given up what was to be answered.
         self._exchange.fail_all(Abandoned("the connection to the driver broke"))
         connection.say(encode(self._hello()))
-        silent, done, answered = 0, self._done, self._answered
+        silent, done, answered, is_leaving = 0, self._done, self._answered, False
         while not (await asyncio.wait({connection.over}, timeout=BEAT_SECONDS))[0]:
             if self._done > done and self._begun == self._answered == answered:
                 done = self._done
                 self._joining.submit(pa.default_memory_pool().release_unused)  # in a pause
             answered = self._answered
             connection.say(encode(Beat(self._exchange.moved + self._done)))
+            if not is_leaving and (left := seconds_left()) is not None:
+                connection.say(encode(Leaving(left)))
+                is_leaving = True
             silent = silent + 1 if time.monotonic() - self._heard_at > 2 * BEAT_SECONDS else 0
             if silent > SILENT_BEATS:
                 connection.abort()
