@@ -44,7 +44,14 @@ SECRET_FILE = Path("/etc/streamjoin-exchange/secret")
 
 
 def here(**changes: str) -> Pods:
-    return Pods.here({**POD, **changes}, Path("/etc/streamjoin/executor.yaml"), Secrets(SECRET_FILE), 600, 1448, "1")
+    of_executors = {
+        "template": Path("/etc/streamjoin/executor.yaml"),
+        "heap_mib": 600,
+        "overhead_mib": 1448,
+        "cpu": "1",
+        "grace_seconds": 60,
+    }
+    return Pods.here({**POD, **changes}, secrets=Secrets(SECRET_FILE), **of_executors)
 
 
 def test_spark_is_told_to_start_pods_and_to_touch_nothing_else() -> None:

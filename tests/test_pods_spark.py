@@ -23,7 +23,7 @@ from apiserver import ApiServer
 from certificates import Authority
 from chart import path_of
 from operator_parts import streamjoin
-from streamjoin_operator import children, names, pod_templates
+from streamjoin_operator import children, executor_hooks, names, pod_templates
 from streamjoin_operator.changes import engine_manifest
 from streamjoin_operator.children import DRIVER_RULES
 from streamjoin_operator.derived import derive
@@ -70,6 +70,8 @@ class Pods:
         assert container["args"] == ["executor"]
         given = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
         environment = {**self._environment, **given, "SPARK_EXECUTOR_POD_IP": EXECUTOR_IP, "SPARK_EXECUTOR_POD_NAME": name}
+        assert environment[executor_hooks.WORKERS_VARIABLE] == executor_hooks.WORKERS_PATH
+        environment[executor_hooks.WORKERS_VARIABLE] = str(self._directory / name / "workers")
         with (self._directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen([sys.executable, "-m", "streamjoin", "executor"], env=environment, stdout=log, stderr=log)
 
@@ -86,6 +88,29 @@ class Pods:
         name = self.running[0]
         self._admin.delete(f"{self._path}/{name}")
         _kill(self.processes[name])
+
+    def is_ready(self, name: str) -> bool:
+        """By the probe of its container."""
+        return self._executed(name, self._container(name)["readinessProbe"]).wait() == 0
+
+    def drain(self, name: str) -> None:
+        """As a node does that is drained: first the hook, to its end, then SIGTERM."""
+        hook = self._executed(name, self._container(name)["lifecycle"]["preStop"])
+        wait_for("the hook's end", lambda: self.look() or hook.poll() is not None)
+        assert hook.returncode == 0
+        self.processes[name].terminate()
+        wait_for("the executor's end", lambda: self.processes[name].poll() is not None)
+        self._admin.delete(f"{self._path}/{name}")
+
+    def _container(self, name: str) -> Object:
+        (pod,) = (pod for pod in self.specified if pod["metadata"]["name"] == name)
+        (container,) = pod["spec"]["containers"]
+        return dict(container)
+
+    def _executed(self, name: str, handler: Object) -> subprocess.Popen[bytes]:
+        *shell, lines = handler["exec"]["command"]
+        in_place = lines.replace(executor_hooks.WORKERS_PATH, str(self._directory / name / "workers"))
+        return subprocess.Popen([*shell, in_place])
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -206,8 +231,15 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     put(4)
     wait_for("more workers join", lambda: read("workers") == 4, every=0.5, told=told)
     assert len(pods.processes) == 2
+    assert all(map(pods.is_ready, pods.running))
+    before, failures = epochs(), read("epoch_failures_total")
+    pods.drain(pods.running[0])
+    wait_for("the join goes on", lambda: epochs() >= before + 5, every=0.5, told=told)
+    assert (len(pods.processes), len(pods.running)) == (3, 2), "another came in its stead"
+    assert (read("plan_generation"), read("epoch_failures_total")) == (3, failures), "its part was handed over"
+    assert {pod["spec"]["terminationGracePeriodSeconds"] for pod in pods.specified} == {executor_hooks.GRACE_SECONDS}
     pods.lose()
-    wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 3, every=0.5, told=told)
+    wait_for("another is asked for", lambda: epochs() and len(pods.processes) == 4, every=0.5, told=told)
     before = epochs()
     wait_for("the join goes on", lambda: epochs() >= before + 5, every=0.5, told=told)
     wait_for("both of its workers came again", lambda: read("workers_ready") == 4, every=0.5, told=told)
@@ -215,7 +247,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     wait_for("the end of an executor without workers", lambda: read("workers") == 2 and len(pods.running) == 1, every=0.5, told=told)
     before = epochs()
     wait_for("the join goes on with the other", lambda: epochs() >= before + 5, every=0.5, told=told)
-    assert len(pods.processes) == 3, "no other took its place"
+    assert len(pods.processes) == 4, "no other took its place"
     for pod in pods.specified:
         labels = pod["metadata"]["labels"]
         assert (labels[names.NAME], labels[names.COMPONENT]) == (NAME, "executor")

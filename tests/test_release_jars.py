@@ -85,7 +85,8 @@ def test_pods_run_on_the_jars_that_an_image_keeps(
     (tmp_path / "pod.yaml").write_text(POD)
     own = {"STREAMJOIN_IMAGE": "engine", "POD_NAMESPACE": namespace, "POD_NAME": "driver", "POD_IP": ADDRESS}
     server = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": api_server.url.rsplit(":", 1)[1]}
-    pods = Pods.here({**own, **server}, tmp_path / "pod.yaml", Secrets(tmp_path / "secret"), 600, 500, "1")
+    of_executors = {"template": tmp_path / "pod.yaml", "heap_mib": 600, "overhead_mib": 500, "cpu": "1", "grace_seconds": 60}
+    pods = Pods.here({**own, **server}, secrets=Secrets(tmp_path / "secret"), **of_executors)
     conf = pods.conf("jars") | {
         "spark.kubernetes.authenticate.oauthToken": api_server.admin_token,
         "spark.kubernetes.authenticate.caCertFile": str(api_server.ca_file),

@@ -13,7 +13,7 @@ from streamjoin import logs
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.packages import has_tables
 from streamjoin.manifest.quantity import Cpu, Memory
-from streamjoin_operator import names
+from streamjoin_operator import executor_hooks, names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory
@@ -32,6 +32,10 @@ EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
 DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
 SERVER_MEMORY, PROCESS_MEMORY = Memory.parse("256Mi"), Memory.parse("256Mi")
 """Of a query server, and of each of its processes besides the query (``streamjoin.query.worker.OVERHEAD_BYTES``)."""
+STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of a pod that keeps a node which is little used: without its driver a join stands still until the next one runs."""
+MOVES = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+"""Of a pod that may go: without this one that has an emptyDir, or no controller, keeps its node for ever."""
 DRIVER_GRACE_SECONDS = 60
 """A running epoch is finished before the driver stops."""
 LOST_NODE_SECONDS = 30
@@ -56,6 +60,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         f"--executor-heap-mib={memory.heap_mib}",
         f"--executor-overhead-mib={memory.overhead_mib}",
         f"--executor-cpu={Cpu(workers.resources.cpu.millis * workers.per_executor)}",
+        f"--executor-grace-seconds={executor_hooks.grace_seconds(manifest)}",
         f"--port={PORT}",
         f"--api-token-file={TOKEN_PATH}/token",
     ]
@@ -115,6 +120,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(PORT),
         "prometheus.io/path": "/metrics",
+        **STAYS,
     }
     ours = {"metadata": {"labels": names.pod_labels(resource.name, names.DRIVER), "annotations": annotations}, "spec": spec}
     merged: Object = merge(ours, dict(manifest.spec.driver.pod_template))
@@ -141,6 +147,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
         "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
+        **executor_hooks.container_part(manifest),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
     }
     spec = {
@@ -148,12 +155,14 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": executor_hooks.GRACE_SECONDS,
         "securityContext": _pod_security(),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *_secret_volumes(resource, manifest), *_claim_volumes(manifest)],
         **_pull_secrets(settings),
     }
-    ours = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": names.pod_labels(resource.name, names.EXECUTOR)}, "spec": spec}
+    metadata = {"labels": names.pod_labels(resource.name, names.EXECUTOR), "annotations": MOVES}
+    ours = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     merged: Object = merge(ours, dict(manifest.spec.executor.pod_template))
     return merged
 
@@ -253,7 +262,7 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
         **_pull_secrets(settings),
     }
     document = json.dumps(_asked_of(engine_manifest(manifest)), sort_keys=True)
-    metadata = {"labels": names.pod_labels(resource.name, names.QUERIES), "annotations": {names.MANIFEST: document}}
+    metadata = {"labels": names.pod_labels(resource.name, names.QUERIES), "annotations": {names.MANIFEST: document, **MOVES}}
     ours = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.QUERIES))
     merged: Object = merge(ours, dict(queries.pod_template))
     return merged

@@ -365,6 +365,9 @@ def bench() -> None:
 @click.option("--executor-heap-mib", "heap_mib", type=click.IntRange(64), required=True, help="Heap of an executor's JVM.")
 @click.option("--executor-overhead-mib", "overhead_mib", type=click.IntRange(64), required=True, help="Memory of a pod besides the heap.")
 @click.option("--executor-cpu", "cpu", default="1", help="Cores of an executor's pod, as Kubernetes writes them.")
+@click.option(
+    "--executor-grace-seconds", "grace_seconds", type=click.IntRange(0), default=30, help="What an executor has before it is killed."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="The port of metrics, health and plan API.")
 @click.option("--api-token-file", type=FILE, required=True, help="The file with the plan API's token.")
 def driver(manifest: Path, revision: str | None, port: int, api_token_file: Path, **given: Any) -> None:

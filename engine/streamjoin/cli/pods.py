@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -99,6 +99,8 @@ class Pods:
     heap_mib: int
     overhead_mib: int
     cpu: str
+    grace_seconds: int
+    """From when an executor is told to go until it is killed."""
     image: str
     pull_policy: str
     namespace: str
@@ -111,8 +113,8 @@ class Pods:
     """How the pods log."""
 
     @classmethod
-    def here(cls, environment: Mapping[str, str], template: Path, secrets: Secrets, heap_mib: int, overhead_mib: int, cpu: str) -> Pods:
-        """Made from what a pod is told about itself. Raises Failure naming what is missing."""
+    def here(cls, environment: Mapping[str, str], **given: Any) -> Pods:
+        """Made from what a pod is told about itself, and the fields above ``image``. Raises Failure naming what is missing."""
         wanted = ("STREAMJOIN_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP", "KUBERNETES_SERVICE_HOST")
         missing = [name for name in wanted if not environment.get(name)]
         if missing:
@@ -122,7 +124,8 @@ class Pods:
         host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
         server = f"https://{endpoint(host, port)}"
         policy = environment.get("STREAMJOIN_IMAGE_PULL_POLICY", "IfNotPresent")
-        return cls(template, secrets, heap_mib, overhead_mib, cpu, image, policy, namespace, pod, address, server, Style.of(environment))
+        given |= {"image": image, "pull_policy": policy, "namespace": namespace, "pod": pod, "address": address, "api_server": server}
+        return cls(**given, style=Style.of(environment))
 
     @property
     def master(self) -> str:
@@ -169,6 +172,8 @@ class Pods:
             "spark.kubernetes.executor.podTemplateFile": str(self.template),
             "spark.kubernetes.executor.podTemplateContainerName": "executor",
             "spark.kubernetes.executor.request.cores": self.cpu,
+            # over the template's, too
+            "spark.kubernetes.executor.terminationGracePeriodSeconds": f"{self.grace_seconds}s",
             "spark.executor.memoryOverhead": f"{self.overhead_mib}m",
             "spark.driver.memory": f"{DRIVER_HEAP_MIB}m",
             # of each heap Spark sets 300 MiB aside, and refuses one of less than 450, for caches and shuffles that we have none of
