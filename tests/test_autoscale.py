@@ -27,6 +27,7 @@ from streamjoin.elastic.settings import Mode
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
+from streamjoin_operator.budget import SHORTAGE_SECONDS
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
 from streamjoin_operator.measurement import Distrusted, Reading, Scrapes, Series, measure
@@ -1199,6 +1200,28 @@ async def test_executors_are_paid_for_and_not_the_workers_that_share_them() -> N
     await world.run(60)
     assert world.condition("Degraded")[:2] == ("True", "InvalidSpec")
     assert world.status["cost"]["executors"] == 2, "what runs goes on"
+
+
+@story
+async def test_a_drain_is_blocked_while_a_drained_executor_is_replaced_and_not_while_a_shortage_lasts() -> None:
+    world = World(workers=4, tuples=4 * FEW, join=ScarceJoin)
+    join = world.join
+    assert isinstance(join, ScarceJoin)
+
+    def least() -> int:
+        budget = world.cluster.objects["PodDisruptionBudget", "default", "sj-one"]["spec"]
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        return int(budget["minAvailable"])
+
+    await world.run(90)
+    join.lost = 1
+    await world.run(SHORTAGE_SECONDS - 60)
+    assert least() == 3
+    await world.run(120)
+    assert least() == 2
+    join.lost = 0
+    await world.run(60)
+    assert least() == 3
 
 
 @story

@@ -25,6 +25,7 @@ from streamjoin.manifest import check
 from streamjoin.runner.exchange import AHEAD_BYTES
 from streamjoin_operator import children, claims, names, plugin, pod_templates, settings, status, uses
 from streamjoin_operator.api import ApiError
+from streamjoin_operator.budget import SHORTAGE_SECONDS, least_available
 from streamjoin_operator.changes import Class, classify, compared, engine_manifest, revision, worst
 from streamjoin_operator.derived import Derived, derive
 from streamjoin_operator.drift import is_current, ours, stamped
@@ -425,6 +426,23 @@ class TestChildren:
         assert {"name": "X", "value": "1"} in pod["spec"]["containers"][0]["env"]
         assert any(variable["name"] == "POD_IP" for variable in pod["spec"]["containers"][0]["env"])
 
+    def test_pods_say_whether_a_node_may_be_given_up_with_them_unless_the_users_template_does(self) -> None:
+        evict, disrupt = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
+        theirs = {"podTemplate": {"metadata": {"annotations": {evict: "true", disrupt: None}}}}
+        for body, of_driver in ((streamjoin(), ("false", "true")), (streamjoin(driver=theirs), ("true", None))):
+            executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())
+            queries = pod_templates.queries_template(Resource.of(body), manifest_of(body), Settings(), "engine:1")
+            of_pods = [of["metadata"]["annotations"] for of in (self.of(body)["spec"]["template"], executor, queries)]
+            assert [(each.get(evict), each.get(disrupt)) for each in of_pods] == [of_driver, ("true", None), ("true", None)]
+
+    @pytest.mark.parametrize(("given", "seconds"), [({}, 60), ({"terminationGracePeriodSeconds": 15}, 15)])
+    def test_an_executor_has_the_time_that_its_template_gives_it_to_hand_its_part_over(self, given: Object, seconds: int) -> None:
+        body = streamjoin(executor={"podTemplate": {"spec": given}})
+        executor = pod_templates.executor_template(Resource.of(body), manifest_of(body), Settings())["spec"]
+        assert executor["terminationGracePeriodSeconds"] == seconds
+        assert f"$(date +%s) + {seconds})" in executor["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1]
+        assert f"--executor-grace-seconds={seconds}" in self.of(body)["spec"]["template"]["spec"]["containers"][0]["args"]
+
     def test_the_ports_are_those_that_the_engine_serves(self) -> None:
         ours = (pod_templates.EXCHANGE_PORT, pod_templates.RPC_PORT, pod_templates.BLOCKS_PORT)
         assert ours == (pods.EXCHANGE_PORT, pods.RPC_PORT, pods.BLOCKS_PORT)
@@ -537,12 +555,26 @@ class TestChildren:
         label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]
         assert self.of(streamjoin())["spec"]["template"]["metadata"]["labels"][label] == "streamjoin"
 
-    def test_a_single_executor_needs_no_budget(self) -> None:
-        resource = Resource.of(streamjoin())
-        assert children.disruption_budget(resource, 1) is None
-        budget = children.disruption_budget(resource, 5)
-        assert budget is not None
-        assert budget["spec"]["minAvailable"] == 4
+    @pytest.mark.parametrize(
+        ("planned", "there", "seconds", "least"),
+        [
+            (1, 1, 0.0, 0),
+            (5, None, 0.0, 4),
+            (5, 5, 0.0, 4),
+            (5, 6, 0.0, 4),
+            (5, 3, SHORTAGE_SECONDS - 1, 4),
+            (5, 3, SHORTAGE_SECONDS, 2),
+            (2, 1, SHORTAGE_SECONDS, 0),
+            (2, 0, SHORTAGE_SECONDS, 0),
+        ],
+    )
+    def test_a_budget_lets_one_executor_go_and_no_shortage_that_lasts_blocks_a_drain(
+        self, planned: int, there: int | None, seconds: float, least: int
+    ) -> None:
+        assert least_available(planned, there, seconds) == least
+        budget = children.disruption_budget(Resource.of(streamjoin()), least)
+        assert (budget is None) == (least == 0), "a single executor needs none"
+        assert budget is None or budget["spec"]["minAvailable"] == least
 
 
 class TestMerge:

@@ -11,6 +11,7 @@ from streamjoin.elastic.deployment import executors_for
 from streamjoin_operator import api, children, claims, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import Applier
+from streamjoin_operator.budget import least_available
 from streamjoin_operator.drift import Object, our_entries
 from streamjoin_operator.driver_files import files_of, is_files_map
 from streamjoin_operator.ports import Ports
@@ -201,10 +202,14 @@ class ChildSteps:
     def _wanted_budget(self, reconciliation: Reconciliation) -> Object | None:
         if reconciliation.manifest.spec.suspend:
             return None
-        stored = reconciliation.body.get("status") or {}
+        stored, memo = reconciliation.body.get("status") or {}, reconciliation.memo
         workers = (stored.get("plan") or {}).get("tasks") or reconciliation.derived.workers
-        executors = executors_for(workers, reconciliation.manifest.spec.workers.per_executor)
-        return children.disruption_budget(reconciliation.resource, executors)
+        planned = executors_for(workers, reconciliation.manifest.spec.workers.per_executor)
+        there = (stored.get("cost") or {}).get("executors")
+        now = self._ports.clock()
+        memo.short_since = None if there is None or there >= planned else now if memo.short_since is None else memo.short_since
+        short_seconds = 0.0 if memo.short_since is None else now - memo.short_since
+        return children.disruption_budget(reconciliation.resource, least_available(planned, there, short_seconds))
 
     async def monitor(self, reconciliation: Reconciliation) -> Verdict:
         if not reconciliation.checking:

@@ -192,17 +192,17 @@ def service(resource: Resource) -> Object:
     )
 
 
-def disruption_budget(resource: Resource, executors: int) -> Object | None:
-    """One executor at a time may be drained. A count, because executors have no controller that a share could be taken of."""
-    if executors < 2:
+def disruption_budget(resource: Resource, least: int) -> Object | None:
+    """So many executors must stay when others are drained. A count, because executors have no controller that a share could be taken of."""
+    if not least:
         return None
-    return child(
-        resource,
-        "policy/v1",
-        "PodDisruptionBudget",
-        resource.base,
-        spec={"minAvailable": executors - 1, "selector": {"matchLabels": resource.selected(names.EXECUTOR)}},
-    )
+    return _budget(resource, resource.base, {"matchLabels": resource.selected(names.EXECUTOR)}, {"minAvailable": least})
+
+
+def _budget(resource: Resource, name: str, selected: Object, wanted: Object) -> Object:
+    # a pod that is not ready does no work that a budget could protect, and may never become so: it is to block no drain
+    spec = {**wanted, "selector": selected, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    return child(resource, "policy/v1", "PodDisruptionBudget", name, spec=spec)
 
 
 def network_policies(resource: Resource, manifest: Manifest) -> tuple[Object, Object]:
@@ -327,7 +327,7 @@ def query_servers(resource: Resource, manifest: Manifest, settings: Settings, im
         child(resource, "v1", "Service", name, spec={"selector": selected["matchLabels"], "ports": ports}),
     ]
     if replicas > 1:
-        found.append(child(resource, "policy/v1", "PodDisruptionBudget", name, spec={"maxUnavailable": 1, "selector": selected}))
+        found.append(_budget(resource, name, selected, {"maxUnavailable": 1}))
     if settings.network_policy:
         ingress = [{"from": [{"namespaceSelector": {}}], "ports": [_port(number) for number in numbers.values()]}]
         found.append(_network_policy(resource, name, {"podSelector": selected}, ingress))

@@ -76,6 +76,8 @@ class Memo:
     correlator: Correlator = field(default_factory=Correlator)
     budget: int | None = None
     """How many executors must stay, by the disruption budget."""
+    short_since: float | None = None
+    """Since when fewer executors are there than the plan has."""
     scaler: Autoscaler | None = None
     ledger_version: str | None = None
     """Of the ConfigMap with the ledger; None: there is none."""
