@@ -26,6 +26,7 @@ from certificates import Authority
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.controlplane.driver import Driver
+from streamjoin.elastic.ending import ANYWHERE
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochFailed, EpochResult
@@ -35,6 +36,7 @@ from streamjoin.runner.messages import Hello
 from streamjoin.runner.process import Process
 from streamjoin.runner.security import Security, Tls
 from streamjoin.scheme.models import plan_for_tasks
+from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import ObjectStorage
 from waiting import wait_for
 from worker_processes import ProcessRunner
@@ -465,3 +467,24 @@ def test_a_worker_that_is_gone_sooner_than_its_part_could_move_costs_one_epoch(
     assert driver.checkpoint.plan.generation == 1, "its number goes on in the other process"
     assert sum(result.read_back for result in results) == 1
     finish(driver, inputs, tmp_path)
+
+
+def test_of_fewer_workers_those_of_a_whole_executor_end(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    runner = own_runner()
+    runner.hosts.executor_of = lambda place: "first" if place < 2 else "second"
+    driver, inputs = elastic(tmp_path, runner)
+    before = runner.pool.pids
+    status, layout = driver.plan_status(), driver.layout
+    assert status is not None
+    assert layout is not None
+    made = [
+        plan_for_workers(status, driver.statistics(), layout, driver.job, 2, placement=placement).plan
+        for placement in (ANYWHERE, driver.placement())
+    ]
+    assert set(made[0].keep) not in ({0, 1}, {2, 3}), "else this tests nothing"
+    assert driver.put_plan(made[1])
+    step_to(driver, 2)
+    wait_for("the end of an executor's workers", lambda: sorted(runner.pool.pids) in ([0, 1], [2, 3]))
+    assert runner.pool.pids.items() <= before.items(), "nobody moved to another process"
+    results = finish(driver, inputs, tmp_path)
+    assert sum(result.read_back for result in results) == 0

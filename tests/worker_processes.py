@@ -137,6 +137,10 @@ class ProcessRunner:
         return self.pool.submit(spec, workers)
 
     @property
+    def executors(self) -> dict[int, str]:
+        return self.pool.executors
+
+    @property
     def leaving(self) -> dict[int, float]:
         return self.pool.leaving
 

@@ -5,10 +5,11 @@ Always holds: pure; the same job and statistics give the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, first_deployment, typical_tuples
+from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
@@ -132,10 +133,10 @@ def plan_after(
     main: MainPredicate,
     workers: int,
     model: str | None = None,
-    leaving: Set[int] = frozenset(),
+    placement: Placement = ANYWHERE,
 ) -> Planned:
     """The plan that follows ``current`` (:func:`streamjoin.elastic.planner.make_plan`); by another model than the job's, if one is given.
-    Workers that are ``leaving`` do not go on.
+    ``placement``: where its workers are.
 
     Raises ValueError for what the model refuses."""
     return make_plan(
@@ -147,7 +148,7 @@ def plan_after(
         minimum=job.min_workers,
         maximum=job.max_workers,
         options=job.scheme_options,
-        leaving=leaving,
+        placement=placement,
     )
 
 

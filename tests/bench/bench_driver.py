@@ -63,6 +63,7 @@ class AnswersAtOnce:
     def request(self, count: int) -> None:
         self.ready = max(count, self.ready)
 
+    executors: Mapping[int, str] = {}
     leaving: Mapping[int, float] = {}
 
     def release(self, workers: Sequence[int], places: int | None = None) -> None:

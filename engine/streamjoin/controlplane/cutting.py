@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from streamjoin.controlplane.events import MakePlan
 from streamjoin.controlplane.refusals import require_fit
+from streamjoin.elastic.ending import Placement
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.job import Job
@@ -29,7 +30,7 @@ def plan_for(request: MakePlan, job: Job, statistics: Statistics, main: MainPred
         return Plan(request.generation, scheme, tuple(None if task in request.leaving else task for task in range(scheme.tasks)))
     before = Plan.running(scheme, request.running.generation)
     try:
-        made = plan_after(job, before, statistics, main, request.workers, request.model, request.leaving)
+        made = plan_after(job, before, statistics, main, request.workers, request.model, Placement(leaving=request.leaving))
     except ValueError:  # the model has none for so many
         return None
     grows = request.workers > scheme.tasks

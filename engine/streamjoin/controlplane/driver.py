@@ -43,6 +43,7 @@ from streamjoin.controlplane.refusals import PlanRefused, require_fit
 from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.controlplane.results import Results
 from streamjoin.controlplane.timelines import SnapshotsState, Timelines
+from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
@@ -405,6 +406,14 @@ class Driver:
         """Tuples accepted per second of each stream, over the last epochs. Any thread may call this."""
         adopted = self._pipeline.adopted
         return (0.0,) * len(self.job.streams) if adopted is None else adopted.observations.rates()
+
+    def placement(self) -> Placement:
+        """Where the workers of the running plan are. Any thread may call this."""
+        running, executors, leaving = self._replanner.running, self._runner.executors, self._runner.leaving
+        if running is None or not executors.keys() >= set(running.workers):
+            return ANYWHERE
+        going = {task for task, worker in enumerate(running.workers) if worker in leaving}
+        return Placement(tuple(executors[worker] for worker in running.workers), frozenset(going))
 
     def utilization(self) -> dict[int, float]:
         """tau of each task: what it holds / capacity."""

@@ -6,12 +6,13 @@ its tasks; and where the running scheme is as even as a new one of its size woul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from streamjoin.elastic.alignment import align, align_keys
 from streamjoin.elastic.bound import least_moved
-from streamjoin.elastic.mapping import Array, Keep, Overlap, assign, chain_keep, kept_by, relabelled, shared
+from streamjoin.elastic.ending import ANYWHERE, Placement, mapped
+from streamjoin.elastic.mapping import Array, Keep, Overlap, chain_keep, kept_by, relabelled, shared
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.language.predicate import MainPredicate
@@ -64,9 +65,9 @@ def make_plan(
     minimum: int,
     maximum: int,
     options: Options = DEFAULTS,
-    leaving: Set[int] = frozenset(),
+    placement: Placement = ANYWHERE,
 ) -> Planned:
-    """The plan that follows ``current`` (None: the first one), proven to be a tiling. Workers that are ``leaving`` do not go on.
+    """The plan that follows ``current`` (None: the first one), proven to be a tiling. ``placement``: where its workers are.
 
     ``workers``: for so many, the smallest largest load; the model may use fewer. None: the fewest whose largest load is at most
     ``tau1`` of the capacity, within ``minimum``..``maximum``; where ``maximum`` cannot hold it, for that many (:func:`overfull`).
@@ -82,7 +83,7 @@ def make_plan(
         scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
     else:
         scheme = _fewest(model, statistics, main, capacity_at(model, tau1, capacity), minimum, maximum, options, before)
-    return follow(current, scheme, statistics, main, leaving)
+    return follow(current, scheme, statistics, main, placement)
 
 
 def capacity_at(model: str, tau1: float, capacity: Capacity) -> float:
@@ -103,15 +104,15 @@ def overfull(held: Array, model: str, capacity: Capacity) -> str | None:
     )
 
 
-def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: MainPredicate, leaving: Set[int] = frozenset()) -> Planned:
-    """The plan by which this scheme follows the running one: aligned and mapped so that least moves, of all maps by which those that are
-    ``leaving`` do not go on. Raises SchemeError."""
+def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: MainPredicate, placement: Placement = ANYWHERE) -> Planned:
+    """The plan by which this scheme follows the running one: aligned and mapped so that least moves, after which workers end
+    (``ending``). Raises SchemeError."""
     scheme.check(main)
     if current is None:
         plan = Plan.initial(scheme)
         return Planned(plan, plan_migration(None, scheme, plan.keep, statistics, main), loads(scheme, statistics), changed=True)
     before = current.scheme
-    if not leaving and _serves_as_well(before, scheme, statistics, main):
+    if not placement.leaving and _serves_as_well(before, scheme, statistics, main):
         same = plan_migration(before, before, tuple(range(before.tasks)), statistics, main)
         return Planned(current, same, loads(before, statistics), changed=False)
     if HANDSHAKE in (scheme.model, before.model):
@@ -122,7 +123,7 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
         return Planned(Plan(current.generation + 1, scheme, keep), migration, loads(scheme, statistics), changed=True)
     overlap = shared(before, scheme, statistics)
     counted = overlap if statistics.counted is statistics else shared(before, scheme, statistics.counted)
-    chosen, _, keep = _least_moved(before, scheme, statistics, main, overlap, leaving)
+    chosen, _, keep = _least_moved(before, scheme, statistics, main, overlap, placement)
     if chosen is not scheme:
         chosen.check(main)
     after, keep = relabelled(chosen, keep)
@@ -198,15 +199,15 @@ def _fewest(
 
 
 def _least_moved(
-    before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate, overlap: Overlap, leaving: Set[int] = frozenset()
+    before: Scheme, scheme: Scheme, statistics: Statistics, main: MainPredicate, overlap: Overlap, placement: Placement = ANYWHERE
 ) -> tuple[Scheme, Overlap, Keep]:
     """The scheme as it is cut, whose overlaps these are, or aligned, whichever keeps most; with its overlaps and the best map."""
-    best = scheme, overlap, assign(overlap, leaving)
+    best = scheme, overlap, mapped(overlap, placement)
     for aligned in (align(before, scheme, statistics), align_keys(before, scheme, statistics, main)):
         if aligned is None or aligned == scheme:
             continue
         overlap = shared(before, aligned, statistics)
-        keep = assign(overlap, leaving)
+        keep = mapped(overlap, placement)
         if kept_by(overlap, keep) > kept_by(best[1], best[2]):
             best = aligned, overlap, keep
     return best

@@ -67,6 +67,10 @@ class Runner(Protocol):
         nothing of it moves for ``spec.deadline_seconds``."""
 
     @property
+    def executors(self) -> Mapping[int, str]:
+        """The executor that each worker which is there is on, as far as there are executors. Any thread may call this."""
+
+    @property
     def leaving(self) -> Mapping[int, float]:
         """Workers that were told to go and still serve, and the seconds that they have left. Others are asked for already."""
 

@@ -68,6 +68,10 @@ class InlineRunner:
         return InlineEpoch(spec, workers, self._stores)
 
     @property
+    def executors(self) -> dict[int, str]:
+        return {}
+
+    @property
     def leaving(self) -> dict[int, float]:
         return {}
 

@@ -135,6 +135,13 @@ class Pool:
             return len(state.here)
 
     @property
+    def executors(self) -> dict[int, str]:
+        """The executor of each worker that has its process."""
+        with self._locked() as state:
+            processes = {worker: state.process_of(worker) for worker in state.place_of}
+        return {worker: process.hello.executor for worker, process in processes.items() if process is not None}
+
+    @property
     def leaving(self) -> dict[int, float]:
         """The workers whose executors were told to go, and the seconds that they have left."""
         with self._locked() as state:

@@ -173,6 +173,11 @@ class SparkRunner:
         return self.pool.submit(spec, workers)
 
     @property
+    def executors(self) -> dict[int, str]:
+        """See :class:`streamjoin.epoch.ports.Runner`."""
+        return {} if self._pool is None else self._pool.executors
+
+    @property
     def leaving(self) -> dict[int, float]:
         """See :class:`streamjoin.epoch.ports.Runner`."""
         return {} if self._pool is None else self._pool.leaving

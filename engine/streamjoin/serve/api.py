@@ -176,7 +176,9 @@ class PlanApi:
         if wish.after not in (None, newest):
             raise PlanOutdated(f"after: {wish.after} is not the newest plan, which is {newest}; read it again")
         try:
-            made = plan_for_workers(status, self._driver.statistics(), layout, self._driver.job, wish.workers, model)
+            made = plan_for_workers(
+                status, self._driver.statistics(), layout, self._driver.job, wish.workers, model, self._driver.placement()
+            )
         except ValueError as error:
             raise PlanRefused(f"model: {model} has no plan for {wish.workers} workers: {error}") from error
         as_now = not wish.replan and (made.plan.workers, model) == (status.workers, status.scheme.model)

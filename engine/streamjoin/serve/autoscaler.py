@@ -259,7 +259,7 @@ class Autoscaler(Observer):
                 return
             if decision.kind is Kind.ALLOCATE and asked >= decision.target:
                 return
-        made = plan_for_workers(status, self._driver.statistics(), layout, self._job, decision.target)
+        made = plan_for_workers(status, self._driver.statistics(), layout, self._job, decision.target, placement=self._driver.placement())
         if not made.changed:
             self._shell.pause.begin(now)
             return

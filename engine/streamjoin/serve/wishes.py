@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.controlplane.replan import PlanStatus
+from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned
@@ -29,13 +30,20 @@ def newest_generation(status: PlanStatus) -> int:
 
 
 def plan_for_workers(
-    status: PlanStatus, statistics: Statistics, layout: Layout, job: Job, workers: int, model: str | None = None
+    status: PlanStatus,
+    statistics: Statistics,
+    layout: Layout,
+    job: Job,
+    workers: int,
+    model: str | None = None,
+    placement: Placement = ANYWHERE,
 ) -> Planned:
-    """The plan for so many workers (the model may use fewer) that moves least; the job's ``model`` unless another is given.
+    """The plan for so many workers (the model may use fewer) that moves least; the job's ``model`` unless another is given. Which workers
+    end if there are fewer goes by ``placement``.
 
     Raises ValueError for what the model refuses. A tenth of a second for 16 workers.
     """
-    made = plan_after(job, running_plan(status), statistics, layout.main, workers, model)
+    made = plan_after(job, running_plan(status), statistics, layout.main, workers, model, placement)
     if not made.changed:
         return made
     return replace(made, plan=replace(made.plan, generation=newest_generation(status) + 1))
