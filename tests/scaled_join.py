@@ -220,7 +220,7 @@ class ScarceJoin(ScaledJoin):
     """The same in a cluster that has room for some workers only: it takes those that come, as ``controlplane.replan`` does."""
 
     room = 64
-    lost = 0
+    gone = 0
     """Of the workers that run."""
     absence = "0/3 nodes are available: 3 Insufficient memory"
     asked: int | None = None
@@ -230,7 +230,7 @@ class ScarceJoin(ScaledJoin):
     def there(self) -> int:
         has_started = self._clock() - self.put_at >= self._start_seconds
         wanted = self.asked or 0 if has_started else 0
-        return max(self.workers, min(self.room, wanted)) - self.lost
+        return max(self.workers, min(self.room, wanted)) - self.gone
 
     def advance(self) -> None:
         if self.wanted is None:

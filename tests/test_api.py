@@ -230,6 +230,7 @@ BODIES: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "a fraction": ({"workers": 2.5}, r"workers: 2.5 "),
     "none": ({"workers": 0}, r"workers: 0 is refused: input should be greater than or equal to 1"),
     "a million": ({"workers": 10**6}, r"workers: 1000000 is refused"),
+    "executors that are no texts": ({"workers": 2, "going": [1]}, r"going\[0\]: 1 must be a text"),
     "a replan that is text": ({"workers": 2, "replan": "yes"}, r'replan: "yes" must be true or false'),
     "an unknown model": ({"workers": 2, "model": "best"}, r'model: "best" is refused: input should be .adsp'),
     "an unknown field": (

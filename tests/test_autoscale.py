@@ -1214,14 +1214,35 @@ async def test_a_drain_is_blocked_while_a_drained_executor_is_replaced_and_not_w
         return int(budget["minAvailable"])
 
     await world.run(90)
-    join.lost = 1
+    join.gone = 1
     await world.run(SHORTAGE_SECONDS - 60)
     assert least() == 3
     await world.run(120)
     assert least() == 2
-    join.lost = 0
+    join.gone = 0
     await world.run(60)
     assert least() == 3
+
+
+@story
+async def test_of_fewer_workers_those_on_nodes_that_go_are_named_to_the_driver() -> None:
+    world = World(MANY, workers=4, scaling=slow())
+    taints = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
+    nodes = {"a": {}, "b": {"unschedulable": True}, "c": {"taints": taints}, "d": {"taints": [{"key": "spot", "effect": "NoSchedule"}]}}
+    for number, (node, spec) in enumerate(nodes.items()):
+        world.cluster.put({"kind": "Node", "metadata": {"name": node, "namespace": ""}, "spec": spec})
+        pod = executor(f"executor-{number}", {"phase": "Running"})
+        pod["metadata"]["labels"]["spark-exec-id"] = str(number)
+        world.cluster.put({**pod, "spec": {"nodeName": node}})
+    world.settings = replace(world.settings, read_nodes=True)
+    world.reconciler = world.operator()
+    await world.run(90)
+    world.join.tuples = FEW
+    await world.run(300, lambda: world.join.workers < 4)
+    assert world.join.wishes[-1]["going"] == ["1", "2"]
+    world.join.tuples = 5 * MANY
+    await world.run(300, lambda: world.join.workers > 4)
+    assert "going" not in world.join.wishes[-1]
 
 
 @story

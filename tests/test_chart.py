@@ -284,6 +284,14 @@ def test_on_openshift_the_cluster_chooses_the_user_and_dns_listens_elsewhere() -
 
 
 @pytest.mark.helm
+def test_nodes_are_read_only_where_that_is_asked_for_and_then_in_the_cluster() -> None:
+    for given in (False, True):
+        objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"nodes": given, "aggregate": False}})
+        rules = [role["rules"] for role in of_kind(objects, "ClusterRole")]
+        assert rules == [[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]] * given
+
+
+@pytest.mark.helm
 def test_monitors_and_rules_have_the_label_that_a_prometheus_selects_by() -> None:
     """As kube-prometheus-stack does, by the name of its release."""
     objects = rendered(MATRIX["everything"])
@@ -333,6 +341,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "pod_monitor_labels": ({"joins": {"podMonitorLabels": {"release": "prometheus"}}}, ("release=prometheus",)),
     "pod_monitor": ({"joins": {"podMonitor": "off"}}, "off"),
     "network_policy": ({"joins": {"networkPolicy": False}}, False),
+    "read_nodes": ({"rbac": {"nodes": True}}, True),
     "driver_url": ({"operator": {"driverUrl": "http://{service}.{namespace}:8080"}}, "http://{service}.{namespace}:8080"),
     "prometheus_url": ({"prometheus": {"url": "http://a:9090"}}, "http://a:9090"),
     "prometheus_allowed_urls": ({"prometheus": {"allowedUrls": ["http://a:1", "https://b/c"]}}, ("http://a:1", "https://b/c")),

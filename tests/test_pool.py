@@ -26,7 +26,7 @@ from certificates import Authority
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.controlplane.driver import Driver
-from streamjoin.elastic.ending import ANYWHERE
+from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochFailed, EpochResult
@@ -477,12 +477,14 @@ def test_of_fewer_workers_those_of_a_whole_executor_end(own_runner: Callable[...
     status, layout = driver.plan_status(), driver.layout
     assert status is not None
     assert layout is not None
-    made = [
-        plan_for_workers(status, driver.statistics(), layout, driver.job, 2, placement=placement).plan
-        for placement in (ANYWHERE, driver.placement())
-    ]
-    assert set(made[0].keep) not in ({0, 1}, {2, 3}), "else this tests nothing"
-    assert driver.put_plan(made[1])
+
+    def plan(placement: Placement) -> Plan:
+        return plan_for_workers(status, driver.statistics(), layout, driver.job, 2, placement=placement).plan
+
+    assert set(plan(ANYWHERE).keep) not in ({0, 1}, {2, 3}), "else this tests nothing"
+    for going, stay in (("first", {2, 3}), ("second", {0, 1})):
+        assert set(plan(driver.placement([going])).keep) == stay, "those on an executor that is better gone end first"
+    assert driver.put_plan(plan(driver.placement()))
     step_to(driver, 2)
     wait_for("the end of an executor's workers", lambda: sorted(runner.pool.pids) in ([0, 1], [2, 3]))
     assert runner.pool.pids.items() <= before.items(), "nobody moved to another process"

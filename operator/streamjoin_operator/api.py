@@ -74,6 +74,7 @@ SERVICE_ACCOUNT = Kind("v1", "serviceaccounts", "ServiceAccount")
 CLAIM = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 POD = Kind("v1", "pods", "Pod")
 NAMESPACE = Kind("v1", "namespaces", "Namespace")
+NODE = Kind("v1", "nodes", "Node")
 EVENT = Kind("v1", "events", "Event")
 ROLE = Kind("rbac.authorization.k8s.io/v1", "roles", "Role")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
@@ -86,7 +87,7 @@ KINDS = {
     kind.kind: kind
     for kind in (
         *(DEPLOYMENT, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, CLAIM, POD, EVENT, ROLE, ROLE_BINDING),
-        *(BUDGET, NETWORK_POLICY, JOB, POD_MONITOR, STREAM_JOIN),
+        *(BUDGET, NETWORK_POLICY, JOB, POD_MONITOR, NODE, STREAM_JOIN),
     )
 }
 

@@ -15,6 +15,7 @@ from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.evidence import EventsOf, trouble_among, trouble_of_driver
 from streamjoin_operator.facts import asked_of
+from streamjoin_operator.nodes import wish_for_fewer
 from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, executor_pod
 from streamjoin_operator.pod_trouble import (
     EXECUTORS,
@@ -241,7 +242,9 @@ class DriverSteps:
         if reconciliation.memo.asked == asked and self._ports.clock() - reconciliation.memo.asked_at < WISH_SECONDS:
             return PROCEED
         assert reconciliation.memo.token is not None, "the step before stops without one"
-        answer = await self._ports.drivers.put(self._ports.driver_url(reconciliation.resource), reconciliation.memo.token, wish)
+        running = int(reconciliation.report.plan.get("workers", 0))
+        asks = await wish_for_fewer(wish, running, self._ports.api, self._ports.settings, reconciliation.resource)
+        answer = await self._ports.drivers.put(self._ports.driver_url(reconciliation.resource), reconciliation.memo.token, asks)
         reconciliation.memo.asked, reconciliation.memo.asked_at = asked, self._ports.clock()
         reconciliation.memo.plan_refused = answer.text if answer.status in (400, 403, 422) else None
         if reconciliation.memo.plan_refused is not None and reconciliation.memo.scaler is not None:

@@ -13,6 +13,7 @@ from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, ev
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.measurement import Distrusted, Measurement, Reading, Scrapes, Source, by_itself, measure
+from streamjoin_operator.nodes import wish_for_fewer
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.prometheus import Question
 from streamjoin_operator.reasons import Reason
@@ -91,7 +92,8 @@ class ScalingStep:
         await self._write_ledger(reconciliation, scaler)
         await self._reporter.report(reconciliation)
         self._ports.on_step("put")
-        answer = await self._ports.drivers.put(url, token, wish)
+        asks = await wish_for_fewer(wish, plan.workers, self._ports.api, self._ports.settings, reconciliation.resource)
+        answer = await self._ports.drivers.put(url, token, asks)
         reconciliation.events += scaler.put(wish, answer.status, answer.text, plan, at)
         if answer.status != 202:
             reconciliation.wanted_workers = asked  # by the manifest, whoever refuses it

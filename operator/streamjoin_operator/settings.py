@@ -76,6 +76,9 @@ class Settings:
     pod_monitor_labels: tuple[str, ...] = _setting(
         (), "Labels of joins' PodMonitors, such as release=prometheus, separated by commas. Labels of spec.metrics.podMonitor win."
     )
+    read_nodes: bool = _setting(
+        False, "Whether to read executors' nodes, so that workers on cordoned ones end first. It takes the right to get nodes."
+    )
     network_policy: bool = _setting(True, "Whether to make NetworkPolicies for each StreamJoin.")
     driver_url: str = _setting(
         "http://{service}.{namespace}.svc:8080", "The URL of a driver's API, with {service}, {namespace} and {name}."

@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.controlplane import deployment, events
@@ -407,13 +407,14 @@ class Driver:
         adopted = self._pipeline.adopted
         return (0.0,) * len(self.job.streams) if adopted is None else adopted.observations.rates()
 
-    def placement(self) -> Placement:
-        """Where the workers of the running plan are. Any thread may call this."""
+    def placement(self, going: Collection[str] = ()) -> Placement:
+        """Where the workers of the running plan are; ``going``: executors that are better gone. Any thread may call this."""
         running, executors, leaving = self._replanner.running, self._runner.executors, self._runner.leaving
         if running is None or not executors.keys() >= set(running.workers):
             return ANYWHERE
-        going = {task for task, worker in enumerate(running.workers) if worker in leaving}
-        return Placement(tuple(executors[worker] for worker in running.workers), frozenset(going))
+        of_workers = tuple(executors[worker] for worker in running.workers)
+        soon = {task for task, worker in enumerate(running.workers) if worker in leaving or of_workers[task] in going}
+        return Placement(of_workers, frozenset(soon))
 
     def utilization(self) -> dict[int, float]:
         """tau of each task: what it holds / capacity."""

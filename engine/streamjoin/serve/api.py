@@ -177,7 +177,7 @@ class PlanApi:
             raise PlanOutdated(f"after: {wish.after} is not the newest plan, which is {newest}; read it again")
         try:
             made = plan_for_workers(
-                status, self._driver.statistics(), layout, self._driver.job, wish.workers, model, self._driver.placement()
+                status, self._driver.statistics(), layout, self._driver.job, wish.workers, model, self._driver.placement(wish.going)
             )
         except ValueError as error:
             raise PlanRefused(f"model: {model} has no plan for {wish.workers} workers: {error}") from error

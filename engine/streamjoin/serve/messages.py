@@ -59,6 +59,8 @@ class Wish(Message):
     """Cut the join anew also where as many workers run under this model already."""
     after: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Only while this is the generation of the newest plan, the one that is being applied or else the one that runs."""
+    going: Annotated[list[str], Field(max_length=MOST_TASKS)] = []
+    """Spark's executors that are better gone than others, by their ids: of fewer workers those on them end first."""
 
 
 class WholePlan(Message):
