@@ -49,10 +49,14 @@ def container_part(manifest: Manifest) -> Object:
     """Of the executor's container."""
     leave = LEAVE.format(path=WORKERS_PATH, seconds=grace_seconds(manifest))
     return {
-        "env": [{"name": WORKERS_VARIABLE, "value": WORKERS_PATH}],
         "readinessProbe": {"exec": _shell(READY.format(path=WORKERS_PATH)), "periodSeconds": 5, "timeoutSeconds": 5},
         "lifecycle": {"preStop": {"exec": _shell(leave)}},
     }
+
+
+def environment() -> list[Object]:
+    """Of that container: where its processes tell each other."""
+    return [{"name": WORKERS_VARIABLE, "value": WORKERS_PATH}]
 
 
 def _shell(lines: str) -> Object:

@@ -143,7 +143,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     """The pod that Spark starts executors from; Spark adds image, resources, environment and its own volumes."""
     container = {
         "name": names.EXECUTOR,
-        "env": _logging(resource, manifest),
+        "env": [*_logging(resource, manifest), *executor_hooks.environment()],
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
         "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
