@@ -265,7 +265,7 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     assert process.returncode == 0, told()
 
     logs = {log.name: [json.loads(line) for line in log.read_text().splitlines()] for log in tmp_path.glob("*.log")}
-    assert len(logs) == 4
+    assert len(logs) == 1 + len(pods.processes)
     for record in (record for records in logs.values() for record in records):
         assert {"time", "level", "logger", "message"} <= record.keys()
         assert datetime.fromisoformat(record["time"]).tzinfo is not None
