@@ -941,6 +941,23 @@ def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> N
     check_results(join, tmp_path)
 
 
+def test_an_executor_that_is_evicted_hands_over_before_it_goes(join: Join, tmp_path: Path) -> None:
+    """As a drain of its node does it: the budget allows it, no epoch fails, and all lines of its log are records."""
+    join.begin(workers=2)
+    leaver, _ = join.running("executor")
+    failures = join.gauge("streamjoin_epoch_failures_total")
+    path = f"/api/v1/namespaces/{join.namespace}/pods/{leaver}/eviction"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": leaver, "namespace": join.namespace}}
+    log = join.kubectl("logs", leaver)
+    join.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    join.until("its end", lambda: leaver not in {pod["metadata"]["name"] for pod in join.json("pods")["items"]})
+    join.until_running(workers=2)
+    join.until_epochs(3)
+    assert join.gauge("streamjoin_epoch_failures_total") == failures
+    assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in log.splitlines())
+    check_results(join, tmp_path)
+
+
 KILL_A_WORKER = """
 import psutil, signal
 daemons = [p for p in psutil.process_iter() if "streamjoin.runner.daemon" in p.cmdline()]
