@@ -970,7 +970,7 @@ CASES = [
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
-        "spec.streams[0].source: is empty; give one of files, generator, kafka, delta, iceberg or join",
+        "spec.streams[0].source: is empty; give one of files, generator, kafka, delta, iceberg, staged or join",
     ),
     bad(
         "two sources",
@@ -1291,7 +1291,8 @@ CASES = [
         "source: {join: settle}",
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
-        "spec.joins[0].output.sink: is missing, and no stream reads the results; give files, delta, iceberg, postgres, kafka or console",
+        "spec.joins[0].output.sink: is missing, no stream reads the results, and no snapshots of them are kept; "
+        "give files, delta, iceberg, postgres, kafka or console",
         good=CHAIN,
     ),
     bad(

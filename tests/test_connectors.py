@@ -23,6 +23,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from harness import MemorySnapshots
+from streamjoin.io import staged
 from streamjoin.io.base import Divisible, Position, Source, SourceError, Split, Staged
 from streamjoin.io.factory import function, make_sink, make_source
 from streamjoin.io.replays import SPLITS
@@ -32,6 +33,7 @@ from streamjoin.manifest import sinks, sources
 from streamjoin.manifest.connector import Connector, SinkConnector, SourceConnector
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
+from streamjoin.state.storage import ObjectStorage
 
 DDL = "id BIGINT, name STRING"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -81,6 +83,13 @@ def add_file(model: Any, table: pa.Table) -> None:
     pq.write_table(table, Path(model.path, f"{table['id'][0].as_py():09}.parquet"), row_group_size=4)
 
 
+def add_batch(model: Any, table: pa.Table) -> None:
+    storage = ObjectStorage(model.path)
+    staged.claim(storage, staged.Stream("q", DDL))
+    number = len(staged.numbers(storage))
+    staged.commit(storage, number, list(staged.write(storage, number, table.to_batches(4), SCHEMA)))
+
+
 def add_to_iceberg(model: Any, table: pa.Table) -> None:
     found = load_catalog("default", **model.catalog)
     found.create_namespace_if_not_exists("space")
@@ -101,6 +110,7 @@ SOURCES = {
     "iceberg": SourceCase(
         lambda root: {"table": "space.in", "catalog": catalog(root), "maxFilesPerEpoch": 2}, {"table": "space.other"}, add_to_iceberg
     ),
+    "staged": SourceCase(lambda root: {"path": f"{root}/in"}, {"path": "other"}, add_batch),
 }
 DATABASE = {"host": "none", "database": "d", "table": "t", "key": ["id"]}
 SINKS = {

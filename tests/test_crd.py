@@ -237,7 +237,13 @@ REFUSED = [
     refused("no checkpoint", CHECKPOINT, "suspend: true", "spec.checkpoint", "Required value"),
     refused("a name that is too long", "name: good", f"name: {'a' * 64}", "metadata.name", "Too long"),
     refused("a name with a dot", "name: good", "name: a.b", "", "is not a name for a resource"),
-    refused("two sources", FILES, f"{FILES}\n        {KAFKA}", "spec.streams[0].source", "one of files, generator, kafka, delta, iceberg"),
+    refused(
+        "two sources",
+        FILES,
+        f"{FILES}\n        {KAFKA}",
+        "spec.streams[0].source",
+        "one of files, generator, kafka, delta, iceberg, staged",
+    ),
     refused("no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "exactly one of files, generator, kafka"),
     refused("a source without a format", ", format: csv", "", "spec.streams[0].source.files.format", "Required value"),
     refused(

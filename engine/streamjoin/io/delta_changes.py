@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files, damaged_transactions, is_failure
 from streamjoin.io.delta_table import brief, table_uri
-from streamjoin.io.table_source import Change, Mark, TableFile, TableSource
+from streamjoin.io.table_source import Change, KeptChanges, Mark, TableFile, TableSource
 from streamjoin.location import is_url, place
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError
 
@@ -36,7 +36,6 @@ KNOWN_FEATURES = {
     *("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
 }
 """What a table's protocol may ask of readers; files with deletion vectors are refused one by one."""
-KEPT_CHANGES = 200
 LOOK_SECONDS = 600.0
 """How often it is looked whether a version that is not there was removed."""
 
@@ -61,7 +60,7 @@ class DeltaChanges:
         self.root = config.path
         self._storage = ObjectStorage(config.path)
         self._looked_at: float | None = None
-        self._kept: dict[int, Change] = {}
+        self._kept = KeptChanges(self._change)
 
     def begin(self) -> tuple[Mark, bool]:
         start = self.config.starting_version
@@ -78,13 +77,7 @@ class DeltaChanges:
         if itself and is_whole:
             yield Change(mark, self._whole(version))
             itself = False
-        version = version if itself else version + 1
-        while (change := self._kept.get(version) or self._change(version)) is not None:
-            self._kept[version] = change  # which never changes
-            if len(self._kept) > KEPT_CHANGES:
-                self._kept.pop(next(iter(self._kept)))
-            yield change
-            version += 1
+        yield from self._kept.since(version if itself else version + 1)
 
     def _change(self, version: int) -> Change | None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -26,6 +26,7 @@ from streamjoin.io.values import from_text, sql_name
 
 CHANGES_AHEAD = 100
 """The most changes that one plan looks at; later ones are not in the backlog yet."""
+KEPT_CHANGES = 200
 FIELD_ID = b"PARQUET:field_id"
 Mark = list[Any]
 """Which change, as JSON; the log's own."""
@@ -52,6 +53,24 @@ class Change:
     files: Sequence[TableFile]
     warning: str | None = None
     """Why files of it are not read."""
+
+
+class KeptChanges:
+    """The changes of a log that numbers them. One that was loaded stays as it is, so that the next plans need not load it again."""
+
+    def __init__(self, load: Callable[[int], Change | None]) -> None:
+        """``load``: the change of this number; None: it is not there yet."""
+        self._load = load
+        self._kept: dict[int, Change] = {}
+
+    def since(self, number: int) -> Iterator[Change]:
+        """The change of this number, and those after it, as far as they are there."""
+        while (change := self._kept.get(number) or self._load(number)) is not None:
+            self._kept[number] = change
+            if len(self._kept) > KEPT_CHANGES:
+                self._kept.pop(next(iter(self._kept)))
+            yield change
+            number += 1
 
 
 class TableLog(Protocol):

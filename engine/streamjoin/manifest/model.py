@@ -133,7 +133,7 @@ class Output(Part):
     where: Sql | None = None
     """Which results to keep (SQL over the columns of all streams; for semi and anti, of the first stream)."""
     sink: Sink | None = None
-    """Where results go. Required, unless a stream reads the results."""
+    """Where results go. Required, unless a stream reads the results, or snapshots of them are kept."""
     on_bad: Literal["deadLetter", "fail"] = "deadLetter"
     """What to do about a result that the sink cannot take, such as one that is too large for Kafka or that violates a constraint of
     PostgreSQL: put it into the dead letters and go on, or end the run."""

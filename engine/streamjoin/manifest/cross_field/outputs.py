@@ -39,8 +39,9 @@ def output_columns(join: model.Join, manifest: Manifest, schemas: Mapping[str, S
 
 
 def _sink(field: str, join: model.Join, is_read: bool) -> Check:
-    if join.output.sink is None and not is_read:
-        yield Problem(field, None, f"is missing, and no stream reads the results; give {listed(SUGGESTED)}")
+    if join.output.sink is None and join.output.snapshots is None and not is_read:
+        why = "is missing, no stream reads the results, and no snapshots of them are kept"
+        yield Problem(field, None, f"{why}; give {listed(SUGGESTED)}")
 
 
 def _where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
