@@ -245,9 +245,8 @@ def test_what_cannot_be_joined_is_refused_with_a_remedy(spark: Any) -> None:
         join(trades, quotes, NEAR, "cross")
     with pytest.raises(ValueError, match="sample: 0 is no number of rows"):
         join(trades, quotes, NEAR, sample=0)
-    stream = spark.readStream.format("rate").load().selectExpr("value AS id", "CAST(value AS DOUBLE) AS price")
-    with pytest.raises(ValueError, match=r"left: a streaming DataFrame has no end.*foreachBatch"):
-        join(stream, quotes, NEAR)
+    with pytest.raises(ValueError, match="within: '1 minute' is for streaming DataFrames; leave it out"):
+        join(trades, quotes, NEAR, within="1 minute")
 
 
 def test_what_is_small_or_unknown_is_sparks_own_and_starts_no_job(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,8 @@ MakeRunner = Callable[[Tell], Runner]
 
 
 @contextlib.contextmanager
-def _told(workers: Sequence[int], tell: Tell) -> Iterator[None]:
-    """Around the start of workers. Where they cannot be started, that is no reason to try an epoch again."""
+def told(workers: Sequence[int], tell: Tell) -> Iterator[None]:
+    """Around the start of workers, of which ``tell`` is told. Where they cannot be started, that is no reason to try an epoch again."""
     tell(Starting(len(workers)))
     began = time.monotonic()
     try:
@@ -41,7 +41,7 @@ def inline_runner(tell: Tell) -> Runner:
 
     class Told(InlineRunner):
         def start(self, workers: Sequence[int], least: int = 1) -> None:
-            with _told(workers, tell):
+            with told(workers, tell):
                 super().start(workers, least)
 
     return Told()
@@ -53,7 +53,7 @@ def spark_runner(settings: SparkSettings, tell: Tell, before: Callable[[int], No
 
     class Told(SparkRunner):
         def start(self, workers: Sequence[int], least: int = 1) -> None:
-            with _told(workers, tell):
+            with told(workers, tell):
                 before(len(workers))
                 super().start(workers, least)
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,23 +85,25 @@ def load() -> None:
     collect_seldom()
 
 
-def hold(settings: Settings) -> None:
-    """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed."""
+def hold(settings: Settings, check: Callable[[], None] = lambda: None) -> None:
+    """Hold the place until the worker ends as it should: the driver has ended it, or is gone. Raises StartFailed.
+
+    ``check`` is called at least every ``BEAT_SECONDS``; what it raises ends worker and host."""
     load()
     presence = Presence()
     try:
-        _hold(settings, presence)
+        _hold(settings, presence, check)
     finally:
         presence.end()
 
 
-def _hold(settings: Settings, presence: Presence) -> None:
+def _hold(settings: Settings, presence: Presence, check: Callable[[], None]) -> None:
     executor = executor_id()
     died: str | None = None
     idle = unknown = 0
     while True:
         presence.show(is_ready=False)
-        ended = _run(settings, executor, died, presence)
+        ended = _run(settings, executor, died, presence, check)
         died = ended.reason
         if died is None:
             return
@@ -111,7 +114,7 @@ def _hold(settings: Settings, presence: Presence) -> None:
         time.sleep(PAUSES[min(idle, len(PAUSES) - 1)])
 
 
-def _run(settings: Settings, executor: str, died: str | None, presence: Presence) -> Ended:
+def _run(settings: Settings, executor: str, died: str | None, presence: Presence, check: Callable[[], None]) -> Ended:
     """Have a worker's process work, and wait until it has ended."""
     kills = out_of_memory_kills()
     hearing, speaking = os.pipe()
@@ -122,7 +125,7 @@ def _run(settings: Settings, executor: str, died: str | None, presence: Presence
         _be_worker(settings, executor, died, host, speaking)
     os.close(speaking)
     try:
-        hung, said = _await(worker, hearing, presence)
+        hung, said = _await(worker, hearing, presence, check)
     except BaseException:  # the task is ended: nobody needs the worker any more
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
@@ -134,10 +137,11 @@ def _run(settings: Settings, executor: str, died: str | None, presence: Presence
     return Ended(status, out_of_memory_kills() > kills, hung, CALLED in signs, WORKED in signs, failure.decode(errors="replace"))
 
 
-def _await(worker: int, hearing: int, presence: Presence) -> tuple[bool, bytes]:
+def _await(worker: int, hearing: int, presence: Presence, check: Callable[[], None]) -> tuple[bool, bytes]:
     """Until the worker's end of the pipe is closed, by its death; whether it had to be killed, and what it has said but for beats."""
     silent, signs = 0, b""
     while True:
+        check()
         if not select.select([hearing], [], [], BEAT_SECONDS)[0]:
             silent += 1
             if silent >= SILENT_BEATS:

@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,11 +194,14 @@ class SparkRunner:
             self._hosts.stop()
         if self._pool is not None:
             self._pool.close()
-        with contextlib.suppress(Exception):  # Java may be gone
-            self._spark.stop()
+        self._end_context()
         if self._hosts is not None:
             self._hosts.join()
         self._spark = self._pool = self._hosts = None
+
+    def _end_context(self) -> None:
+        with contextlib.suppress(Exception):  # Java may be gone
+            self._spark.stop()
         if self._settings.master is None and self._settings.classes_to is None:
             make_later(Path(os.environ["JAVA_HOME"]))
 
@@ -262,6 +265,8 @@ class SparkRunner:
         conf |= {"spark.master": settings.master or f"local[{LOCAL_TASKS}]", "spark.app.name": "streamjoin"}
         with _stderr_to(settings.spark_log) if settings.style is None else _stderr_logged():
             context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+        for name, value in ENVIRONMENT.items():
+            context.environment.setdefault(name, value)
         _expect_end(context._accumulatorServer)
         return context
 
@@ -303,8 +308,6 @@ class SparkHosts:
 
     def __init__(self, context: Any, pool: Pool, settings: SparkSettings) -> None:
         self._context, self._pool, self._settings = context, pool, settings
-        for name, value in ENVIRONMENT.items():
-            context.environment.setdefault(name, value)
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._wanted: set[int] = set()
@@ -416,12 +419,7 @@ class SparkHosts:
         young = 0
         while place in self._wanted and not self._stopping.is_set():
             started = time.monotonic()
-            try:
-                self._context.setJobGroup(_group(place), f"worker {place}", interruptOnCancel=True)
-                self._context.parallelize([worker], 1).foreach(host.hold)
-                reason = "it ended"
-            except Exception as error:
-                reason = cause_of(str(error))
+            reason = self._occupy(place, worker)
             if place not in self._wanted or self._stopping.is_set() or self.lost() is not None:
                 break
             self._pool.place_died(place, reason)
@@ -429,6 +427,19 @@ class SparkHosts:
             self._stopping.wait(PAUSES[min(young, len(PAUSES) - 1)])
         with self._lock:
             self._threads.pop(place, None)
+
+    def _occupy(self, place: int, worker: Settings) -> str:
+        """Have a host at the place, and return why it ended, once it has."""
+        return self._run_job(place, worker, host.hold) or "it ended"
+
+    def _run_job(self, place: int, worker: Settings, task: Callable[[Settings], object]) -> str | None:
+        """Run a task of the place's; why it failed."""
+        try:
+            self._context.setJobGroup(_group(place), f"worker {place}", interruptOnCancel=True)
+            self._context.parallelize([worker], 1).foreach(task)
+        except Exception as error:
+            return cause_of(str(error))
+        return None
 
 
 def _group(place: int) -> str:

@@ -64,7 +64,7 @@ class ResultFiles:
         ]
 
     def read(self, partition: FilePartition, conditions: Sequence[Condition], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The partition's rows for which the conditions hold, as ``schema`` has this one's columns. In memory: the file's rows."""
+        """The partition's rows for which the conditions hold, with the columns of ``schema``. In memory: the file's rows."""
         storage = ObjectStorage(self.location)
         path = storage.local_path(partition.path)
         try:
@@ -84,7 +84,7 @@ class ResultFiles:
         for each in conditions:
             if each.column not in there:
                 table = table.filter(self._expression(each))
-        yield from table.cast(schema).to_batches(BATCH_ROWS)
+        yield from table.select(schema.names).cast(schema).to_batches(BATCH_ROWS)
 
     def _expression(self, condition: Condition) -> pc.Expression:
         return condition.expression(self.schema.field(condition.column).type)

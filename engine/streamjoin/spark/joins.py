@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,20 @@ _TYPES = {
 _OF_SPARK = {JoinType.SEMI: "left_semi", JoinType.ANTI: "left_anti", JoinType.FULL: "full_outer"}
 
 
-def join(left: Any, right: Any, condition: str, how: str = "inner", *, sample: int = SAMPLE_ROWS, explain: bool = False) -> Any:
+def join(
+    left: Any,
+    right: Any,
+    condition: str,
+    how: str = "inner",
+    *,
+    sample: int = SAMPLE_ROWS,
+    explain: bool = False,
+    within: str | timedelta | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    workers: int | Mapping[str, Any] = 1,
+    keep: str | timedelta = "7d",
+    idle_timeout: str | timedelta | None = None,
+) -> Any:
     """The join of two DataFrames on ``condition``: the rows of ``left.join(right, expr(condition), how)``, by the best plan known.
 
     >>> near = "abs(left.price - right.price) <= 0.05 AND left.venue <> right.venue"
@@ -57,11 +72,22 @@ def join(left: Any, right: Any, condition: str, how: str = "inner", *, sample: i
     as any DataFrame; but two jobs sample the frames first, unless Spark's statistics say that both are small (64 KiB). They read the
     columns of the condition once, keep ``sample`` rows of each, and draw the same each time. ``explain`` prints the way chosen, and why.
 
-    Raises TypeError where the condition is no text, ValueError where ``how`` or ``sample`` is none, a frame is streaming, or Spark cannot
+    Two streaming DataFrames, each with a watermark, are joined where their event times are ``within`` that of each other. The state is in
+    ``checkpoint``; results are kept there for as long as ``keep``, for queries that come back. ``workers``: their number, or the fields of
+    ``spec.workers`` of a manifest. ``idle_timeout``: how long a side may be silent before the other does not wait for its watermark.
+
+    Raises TypeError where the condition is no text, ValueError where an argument cannot be, one frame alone is streaming, or Spark cannot
     resolve the condition. Costs O(rows + candidates), as printed; Spark's nested loops take O(rows x rows).
     """
-    kind = _checked(left, right, condition, how, sample)
-    sides = _Sides(left, right)
+    kind = _checked(condition, how, sample)
+    if left.isStreaming or right.isStreaming:
+        from streamjoin.spark.streams import Wanted, join_streams
+
+        return join_streams(left, right, Wanted(condition, kind, within, checkpoint, workers, keep, idle_timeout), explain=explain)
+    if within is not None or checkpoint is not None:
+        name, value = ("within", within) if within is not None else ("checkpoint", checkpoint)
+        raise ValueError(f"{name}: {value!r} is for streaming DataFrames; leave it out, or read both by spark.readStream")
+    sides = Sides(left, right)
     text = sides.condition(condition)
     session = _session(left)
     keys = keys_of(read(condition), sides.side_of, sides.type_of, session)
@@ -81,7 +107,7 @@ def join(left: Any, right: Any, condition: str, how: str = "inner", *, sample: i
     return _made(Frames(sides.frames[LEFT], sides.frames[RIGHT], text), chosen, kind).drop(*sides.helpers) if chosen.pairs else own
 
 
-def _checked(left: Any, right: Any, condition: object, how: str, sample: int) -> JoinType:
+def _checked(condition: object, how: str, sample: int) -> JoinType:
     if not isinstance(condition, str):
         remedy = 'write Spark SQL as text, such as "left.x <= right.y"'
         raise TypeError(f"condition: a {type(condition).__name__} cannot be cut into keys; {remedy}")
@@ -92,10 +118,6 @@ def _checked(left: Any, right: Any, condition: object, how: str, sample: int) ->
         raise ValueError(f"how: {how!r} is no type of join; use {', '.join(each.value for each in JoinType)}")
     if not isinstance(sample, int) or sample < 1:
         raise ValueError(f"sample: {sample!r} is no number of rows; use 1 or more, such as {SAMPLE_ROWS}")
-    for name, frame in zip(SIDE_NAMES, (left, right), strict=True):
-        if frame.isStreaming:
-            remedy = "join each micro-batch in foreachBatch, or run the join of two streams as a manifest (streamjoin run)"
-            raise ValueError(f"{name}: a streaming DataFrame has no end, and this joins what is there; {remedy}")
     return kind
 
 
@@ -115,7 +137,7 @@ def _partitions(frame: Any) -> int:
 
 
 @dataclass
-class _Sides:
+class Sides:
     """The two frames, named so that the joined frame can tell their columns apart."""
 
     left: Any
@@ -127,7 +149,7 @@ class _Sides:
 
     def __post_init__(self) -> None:
         self.given = (self.left, self.right)
-        self.frames, self._aliases = [self.left, self.right], [_alias(frame) for frame in self.given]
+        self.frames, self._aliases = [self.left, self.right], [alias_of(frame) for frame in self.given]
         free = [side for side in SIDES if self._aliases[side] == "" and _folded(self._aliases[1 - side]) != SIDE_NAMES[side]]
         for side in free:
             self.frames[side], self._aliases[side] = self.frames[side].alias(SIDE_NAMES[side]), SIDE_NAMES[side]
@@ -190,7 +212,7 @@ def _folded(alias: str | None) -> str | None:
     return alias and alias.casefold()
 
 
-def _alias(frame: Any) -> str | None:
+def alias_of(frame: Any) -> str | None:
     """The alias of all columns of a frame; empty: they have none; None: it is not known, or there are several."""
     if hasattr(frame, "_plan"):  # Spark Connect: what the plan's root says
         plan = frame._plan
@@ -220,7 +242,7 @@ def _of_optimized(frame: Any, told: Callable[[Any], Any]) -> str | None:
         return None
 
 
-def _own(sides: _Sides, condition: str, text: str, kind: JoinType) -> Any:
+def _own(sides: Sides, condition: str, text: str, kind: JoinType) -> Any:
     """Spark's own join, resolved: so every condition that Spark refuses is refused here, by Spark's reason."""
     try:
         found = sides.frames[LEFT].join(sides.frames[RIGHT], F.expr(text), _OF_SPARK.get(kind, kind.value)).drop(*sides.helpers)

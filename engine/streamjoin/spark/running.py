@@ -1,0 +1,244 @@
+"""What runs in a session for a join of two streaming DataFrames, for as long as a query reads its results.
+
+The parts are two queries that stage (``spark.staging``), and the join's driver, a thread of this process, with workers beside the executors
+(``spark.workers``). Queries that read the results ask for them over a socket, which only this user can open (:class:`Office`).
+
+Always holds: the parts run while a query is connected, and end when none is. All that counts is in the checkpoint, so it makes no
+difference where they end. A part that fails is what each query is told at its next question; all parts begin anew with the next query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from streamjoin.api.execution import Execution, default_log_directory
+from streamjoin.api.loop import Ended, Event, Notice, Retrying
+from streamjoin.job import Job
+from streamjoin.results.reader import list_snapshots
+from streamjoin.runner.spark import SparkSettings
+from streamjoin.spark.pairs import ALL, PairsError
+from streamjoin.spark.staging import Staging
+from streamjoin.spark.workers import SessionRunner, has_ended
+from streamjoin.state.storage import ObjectStorage
+
+LOG = logging.getLogger("streamjoin")
+LOOK_SECONDS = 0.05
+END_SECONDS = 60.0
+"""An epoch that runs when the parts are to end may take so long; the next run does it again."""
+_running: dict[str, Parts] = {}
+"""The join that runs, by checkpoint."""
+_registering = threading.Lock()
+
+
+class Parts:
+    """See the module. Any thread may call any of its methods."""
+
+    def __init__(self, sides: Sequence[Staging], job: Job, context: Any, *, elastic: bool) -> None:
+        self._sides, self._job, self._context, self._elastic = tuple(sides), job, context, elastic
+        self._lock = threading.RLock()
+        """Held by who starts or ends parts, and by who waits for all that is there."""
+        self._readers = 0
+        self._queries: list[Any] = []
+        self._execution: Execution | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._ended: Ended | None = None
+
+    @property
+    def execution(self) -> Execution | None:
+        """The join's driver and its surroundings; None: it does not run."""
+        return self._execution
+
+    def enter(self) -> None:
+        """A query has come."""
+        with _registering:
+            self._readers += 1
+
+    def leave(self) -> None:
+        """A query has gone."""
+        with _registering:
+            self._readers -= 1
+        with self._lock:
+            if not self._readers:
+                self._end()
+
+    def more(self) -> None:
+        """Have what comes joined. Raises PairsError where a part has failed."""
+        if self._lock.acquire(blocking=False):  # or else somebody starts or ends parts, or waits for all that is there
+            try:
+                self._begin(available_now=False)
+            finally:
+                self._lock.release()
+        self._require()
+
+    def all(self) -> int:
+        """Have all joined and stored that is there now, and return the last snapshot with results of it; -1: there is none yet. Raises
+        PairsError where a part has failed."""
+        with self._lock:
+            self._end_queries()
+            self._begin(available_now=True)
+            self._wait(lambda: not any(query.isActive for query in self._queries))
+            self._queries = []
+            newest = [side.newest() for side in self._sides]
+            self._wait(lambda: all(map(_has_passed, self._checkpoint().input.positions, newest)))
+            name = self._job.joins[0].name
+            last: int = self._checkpoint().snapshots.of(name).next_id - 1
+            storage = ObjectStorage(self._job.checkpoint)
+            self._wait(lambda: last < 0 or any(snapshot.id >= last for snapshot in list_snapshots(storage, name)))
+            return last
+
+    def _begin(self, *, available_now: bool) -> None:
+        self._register()
+        if not self._queries:
+            self._queries = [side.start(available_now=available_now) for side in self._sides]
+        if self._thread is None:
+            self._stop, self._ended = threading.Event(), None
+            settings = SparkSettings(
+                default_log_directory(self._job).absolute(),
+                address=_address(self._context),
+                stabilization_seconds=self._job.stabilization_seconds,
+            )
+            runner = partial(SessionRunner, self._context, settings)
+            self._execution = Execution(self._job, runner, self._tell, settings.log_directory, elastic=self._elastic)
+            loop = self._execution.loop(stop=self._stop, until_idle=False, run_seconds=None)
+            self._thread = threading.Thread(target=loop.run, name="streamjoin", daemon=True)
+            self._thread.start()
+
+    def _end(self) -> None:
+        self._end_queries()
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(END_SECONDS)
+            self._thread = self._execution = None
+        with _registering:
+            if _running.get(self._job.checkpoint) is self:
+                del _running[self._job.checkpoint]
+
+    def _end_queries(self) -> None:
+        for query in self._queries:
+            with contextlib.suppress(Exception):  # the session may have ended
+                query.stop()
+        self._queries = []
+
+    def _register(self) -> None:
+        """Raises PairsError where another join runs in this checkpoint."""
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            with _registering:
+                other = _running.setdefault(self._job.checkpoint, self)
+            if other is self:
+                return
+            if other._readers or time.monotonic() > deadline:
+                raise PairsError(f"checkpoint {self._job.checkpoint}: a query reads another join in it; stop that query first")
+            time.sleep(LOOK_SECONDS)
+
+    def _require(self) -> None:
+        """Raises PairsError where a part has failed."""
+        if has_ended(self._context):
+            raise PairsError("the Spark session has ended; the next one goes on where this one was")
+        if self._ended is not None:
+            raise PairsError(f"the join has ended: {self._ended.failure or 'it was stopped'}")
+        for side, query in zip(self._sides, self._queries, strict=False):
+            error = query.exception()
+            if error is not None:
+                raise PairsError(f"{side.name}: the query that stages it has failed: {_said(error)}; mend the cause, and start again")
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._require()
+            time.sleep(LOOK_SECONDS)
+        self._require()
+
+    def _checkpoint(self) -> Any:
+        assert self._execution is not None, "it runs"
+        return self._execution.driver.checkpoint
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._ended = event
+        elif isinstance(event, Retrying):
+            LOG.warning("%s; trying again", event.sentence)
+        elif isinstance(event, Notice):
+            LOG.info("%s", event.text)
+
+
+def _has_passed(position: dict[str, Any] | None, number: int) -> bool:
+    """Whether a source of staged batches stands behind this one."""
+    if number < 0:
+        return True
+    return position is not None and (position["mark"][0], position["file"] is None) >= (number, True)
+
+
+def _address(context: Any) -> str:
+    """The address by which workers reach this process."""
+    return "127.0.0.1" if is_local(context) else str(context.getConf().get("spark.driver.host"))
+
+
+def is_local(context: Any) -> bool:
+    """Whether the session's executor is its driver."""
+    return str(context.master).startswith("local") and not str(context.master).startswith("local-cluster")
+
+
+def _said(error: Any) -> str:
+    """What a query failed of, in one line: the innermost of Python's errors where there is one."""
+    text = str(error).partition("=== Streaming Query ===")[0]
+    of_python = re.findall(r"^[\w.]+: .+$", text.partition("Traceback")[2], re.MULTILINE)
+    line = of_python[-1] if of_python else text.partition("terminated with exception: ")[2] or text
+    return line.strip().split("\n", 1)[0][:500]
+
+
+class Office:
+    """Where the queries that read a join's results ask for them."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Raises OSError."""
+        self.parts = parts
+        self._folder = tempfile.mkdtemp(prefix="streamjoin-")
+        self.address = str(Path(self._folder, "office"))
+        self._listener = Listener(self.address, "AF_UNIX", backlog=64)
+        threading.Thread(target=self._accept, name="streamjoin-office", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more queries."""
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="streamjoin-reader", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        self.parts.enter()
+        try:
+            while True:
+                connection.send(self._answer(connection.recv()))
+        except (EOFError, OSError):
+            return
+        finally:
+            connection.close()
+            self.parts.leave()
+
+    def _answer(self, asked: str) -> tuple[bool, int | str | None]:
+        """Whether it is done, and the last snapshot, or why it is not."""
+        try:
+            if asked == ALL:
+                return True, self.parts.all()
+            self.parts.more()
+        except Exception as error:
+            return False, str(error)
+        return True, None
