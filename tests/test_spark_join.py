@@ -221,7 +221,7 @@ def test_columns_are_named_by_side_by_alias_or_alone(spark: Any, always_bins: No
 
 
 def test_the_page_does_what_it_says(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    [block] = [block for block in blocks(ROOT / "docs" / "from-pyspark.md") if block.kind == "python"]
+    block = next(block for block in blocks(ROOT / "docs" / "from-pyspark.md") if block.kind == "python")
     trades, quotes = spark.sql(TRADES), spark.sql(QUOTES).withColumnRenamed("place", "venue")
     names: dict[str, Any] = {"trades": trades, "quotes": quotes}
     exec(compile(block.text, str(block), "exec"), names)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import itertools
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import cases
+from pages import ROOT, blocks
 from streamjoin.api.loop import Entering
 from streamjoin.io import staged
 from streamjoin.language.join_type import JoinType
 from streamjoin.spark import join, running
+from streamjoin.state.storage import ObjectStorage
 from user_spark import user_session
 from waiting import PATIENCE_SECONDS, wait_for
 
@@ -84,9 +93,12 @@ class Side:
         """A row so late that all others are over."""
         self.feed([{"id": LAST + hours, "at": START + datetime.timedelta(hours=hours)}])
 
-    def stream(self, partitions: int | None = None, delay: str = "1 hour") -> Any:
-        read = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).parquet(str(self.root))
-        return (read if partitions is None else read.repartition(partitions)).withWatermark("at", delay)
+    def plain_stream(self) -> Any:
+        return self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).parquet(str(self.root))
+
+    def stream(self, partitions: int | None = None) -> Any:
+        read = self.plain_stream()
+        return (read if partitions is None else read.repartition(partitions)).withWatermark("at", "1 hour")
 
     def all(self) -> Any:
         return self.spark.read.schema(self.schema).parquet(str(self.root))
@@ -115,15 +127,6 @@ def plain(rows: Any) -> Counter[str]:
         for row in rows
         if all(value < LAST for name, value in zip(row.__fields__, row, strict=True) if name == "id" and value is not None)
     )
-
-
-def nested_loops(left: Any, right: Any, condition: str, how: str = "inner", within: int = 60) -> Counter[str]:
-    from pyspark.sql import functions
-
-    text = re.sub(r"\b(left|l)\.", "__one.", re.sub(r"\bright\.", "__two.", condition))
-    window = f"abs(unix_micros(__one.at) - unix_micros(__two.at)) <= {within * 1_000_000}"
-    kind = {"semi": "left_semi", "anti": "left_anti"}.get(how, how)
-    return plain(left.alias("__one").join(right.alias("__two"), functions.expr(f"({text}) AND {window}"), kind).collect())
 
 
 class Pair:
@@ -156,13 +159,25 @@ class Pair:
         wait_for(f"{expected.total()} results", has_come, told=lambda: f"{self.taken.rows.total()} have come")
         assert self.taken.rows == expected
 
-    def expected(self, condition: str, how: str = "inner") -> Counter[str]:
-        return nested_loops(self.left.all(), self.right.all(), condition, how)
+    def expected(self, condition: str, how: str = "inner", within: int = 60) -> Counter[str]:
+        return plain(self.expected_rows(condition, how, within))
+
+    def expected_rows(self, condition: str, how: str = "inner", within: int = 60) -> list[Any]:
+        """Spark's own nested loops over all that the streams have had."""
+        from pyspark.sql import functions
+
+        text = re.sub(r"\b(left|l)\.", "__one.", re.sub(r"\bright\.", "__two.", condition))
+        window = f"abs(unix_micros(__one.at) - unix_micros(__two.at)) <= {within * 1_000_000}"
+        kind = {"semi": "left_semi", "anti": "left_anti"}.get(how, how)
+        joined: list[Any] = (
+            self.left.all().alias("__one").join(self.right.all().alias("__two"), functions.expr(f"({text}) AND {window}"), kind).collect()
+        )
+        return joined
 
 
 def test_random_streams_equal_nested_loops(spark: Any, tmp_path: Path) -> None:
     kinds = [kind.value for kind in JoinType]
-    for seed in range(cases.how_many(18, of=6)):
+    for seed in range(cases.how_many(18, of=9)):
         draw, pair = random.Random(seed), Pair(spark, tmp_path / str(seed), SCHEMA)
         condition, how = CONDITIONS[seed % len(CONDITIONS)], kinds[seed * 5 % len(kinds)]
         spark.conf.set("spark.sql.session.timeZone", draw.choice(("UTC", "America/New_York")))
@@ -218,7 +233,7 @@ def test_whatever_dies_between_any_two_steps_each_result_comes_once(spark: Any, 
     steps: list[Callable[[pytest.MonkeyPatch], None]] = [
         partial(failing, after=False),
         partial(failing, after=True),
-        *(partial(dying, step=step) for step in cases.some(("tasks", "commit", "publish", "clean"), of=2, since=1)),
+        *(partial(dying, step=step) for step in cases.some(("tasks", "commit", "publish", "clean"), of=4, since=2)),
     ]
     for number, step in enumerate([*steps, None]):
         for side in pair.sides:
@@ -234,3 +249,132 @@ def test_whatever_dies_between_any_two_steps_each_result_comes_once(spark: Any, 
     expected = pair.expected(NEAR)
     assert pair.taken.rows == expected
     assert expected.total() > 100
+
+
+def test_workers_that_are_killed_lose_nothing_and_a_silent_side_need_not_be_waited_for(spark: Any, tmp_path: Path) -> None:
+    pair, draw, hours = Pair(spark, tmp_path), random.Random(3), itertools.count(10)
+    streams, state = [side.stream() for side in pair.sides], tmp_path / "state"
+    pairs = join(*streams, NEAR, "anti", within="1 second", checkpoint=state, workers=2, idle_timeout="1 second")
+    pair.left.feed([])
+    pair.right.feed(rows_of(draw, 0, 5))
+    query = pair.taken.start(pairs, tmp_path)
+    try:
+        for number in range(1, 4):
+            pair.left.feed(rows_of(draw, 100 * number, 20))
+            pids = wait_for("two workers", lambda: len(found := pids_of(tmp_path)) == 2 and found)
+            os.kill(draw.choice(sorted(pids.values())), signal.SIGKILL)
+            wait_for("another in its place", lambda before=pids: len(found := pids_of(tmp_path)) == 2 and found != before)
+        expected = pair.expected(NEAR, "anti", 1)
+
+        def have_come() -> bool:
+            pair.left.end(next(hours))
+            return pair.taken.rows.total() >= expected.total()
+
+        wait_for("what has no partner", have_come)
+        assert pair.taken.rows == expected
+    finally:
+        query.stop()
+    wait_for("the end of all parts", lambda: str(tmp_path / "state" / "state") not in running._running)
+    assert not any(thread.name.startswith(("streamjoin-reader", "place-")) for thread in threading.enumerate())
+    assert not spark.streams.active
+
+
+def pids_of(root: Path) -> dict[int, int]:
+    """Of the workers, by place, of the join in this directory."""
+    parts = running._running.get(str(root / "state" / "state"))
+    pool = None if parts is None or parts.execution is None else parts.execution.driver._runner._pool
+    return {} if pool is None else pool.pids
+
+
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+reading = spark.readStream.schema("id BIGINT, price DOUBLE, at TIMESTAMP")
+trades_stream, quotes_stream = (reading.parquet(f"{sys.argv[1]}/{side}") for side in ("left", "right"))
+"""
+
+
+def test_the_page_s_session_is_killed_goes_on_in_the_next_and_leaves_no_process(spark: Any, tmp_path: Path) -> None:
+    pair, draw, near = (
+        Pair(spark, tmp_path, "id BIGINT, price DOUBLE, at TIMESTAMP"),
+        random.Random(5),
+        "abs(left.price - right.price) <= 0.05",
+    )
+
+    def feed(first: int) -> None:
+        for side in pair.sides:
+            rows = rows_of(draw, first, 40)
+            newest = START + datetime.timedelta(seconds=600 + first)
+            side.feed([{"id": row["id"], "price": row["id"] % 7 / 20, "at": newest - (row["at"] - START) / 100} for row in rows])
+
+    feed(0)
+    _, block = [block for block in blocks(ROOT / "docs" / "from-pyspark.md") if block.kind == "python"]
+    text, mark = block.text.replace("/data/", f"{tmp_path}/"), {"STREAMJOIN_TEST_OF": str(tmp_path)}
+    script = f"{SESSION}\n{text}\nquery.awaitTermination()"
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env={**os.environ, **mark}, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("results", lambda: list((tmp_path / "near-pairs").glob("*.parquet")))
+        feed(100)
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+    wait_for("the end of its processes", lambda: not marked(mark))
+    feed(200)
+    names = {"trades_stream": pair.left.plain_stream(), "quotes_stream": pair.right.plain_stream()}
+    exec(compile(text, str(block), "exec"), names)
+    query = names["query"]
+    expected = Counter((row[0], row[4], row[5]) for row in pair.expected_rows(near))
+
+    def found() -> Counter[tuple[Any, ...]]:
+        return Counter(tuple(row) for row in spark.read.parquet(str(tmp_path / "near-pairs")).collect())
+
+    try:
+        wait_for("all results", lambda: found().total() >= expected.total())
+    finally:
+        query.stop()
+    assert found() == expected
+
+
+def marked(mark: dict[str, str]) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if mark.items() <= process.environ().items():
+                found.append(process.pid)
+    return found
+
+
+def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    pair = Pair(spark, tmp_path)
+    left, right = (side.stream() for side in pair.sides)
+    nested = right.withColumn("st", F.struct("k"))
+    given: dict[str, Any] = {"within": "1 minute", "checkpoint": tmp_path / "state"}
+    for frames, changed, message in (
+        ((left, pair.right.all()), {}, "right: is not streaming, and the other DataFrame is; read it as a stream"),
+        ((left.select("id", "k"), right), {}, r"left: has no watermark.*left\.withWatermark"),
+        ((left, right.withColumn("b", F.col("at"))), {}, r"right: has 2 columns with a watermark \(at, b\)"),
+        ((left, nested), {}, r"right: column `st` is struct<k:int>, which a join of streams cannot carry; leave it out.*to_json"),
+        ((left, right), {"within": None}, "within: None is no duration; give how far apart event times may be"),
+        ((left, right), {"within": "soon"}, 'within: "soon"'),
+        ((left, right), {"checkpoint": None}, "checkpoint: None is no place for the state of a join of streams; give a directory"),
+        ((left, right), {"checkpoint": "hdfs://x/y"}, "checkpoint: 'hdfs://x/y' begins with hdfs:"),
+        ((left, right), {"workers": 0}, "workers.min: 0 must be at least 1"),
+        ((left, right), {"condition": "abs(left.kk - right.k) < 1"}, "condition: .*unknown column left.kk; left has id, k, at"),
+    ):
+        named = {"condition": NEAR, **given, **changed}
+        with pytest.raises(ValueError, match=message):
+            join(*frames, **named)
+    assert not (tmp_path / "state").exists()
+    other = staged.Stream("another query", "`id` BIGINT, `k` INT, `at` TIMESTAMP")
+    staged.claim(ObjectStorage(str(tmp_path / "state" / "right")), other)
+    with pytest.raises(StreamingQueryException, match=r"is staged by query another query of Spark's.*begin with a new checkpoint"):
+        pair.run(join(left, right, NEAR, **given))
+    with pytest.raises(ValueError, match=r"right: .*`c` INT differs from .*, with which the checkpoint was begun; restore it"):
+        join(left, right.withColumn("c", F.lit(1)), NEAR, **given)
+    with pytest.raises(ValueError, match="within: 30s differs from 1m, with which the checkpoint was begun"):
+        join(left, right, NEAR, **{**given, "within": "30 seconds"})

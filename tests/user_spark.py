@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamjoin.runner.java import JavaNotFound, find_java
+from streamjoin.runner.spark import JAVA_OPTIONS
 
 
 @contextmanager
@@ -31,6 +32,7 @@ def user_session(name: str, warehouse: Path, *, partitions: int) -> Iterator[Any
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         builder = SparkSession.builder.master("local[2]").appName(name).config("spark.ui.enabled", "false")
         builder = builder.config("spark.sql.shuffle.partitions", str(partitions)).config("spark.sql.session.timeZone", "UTC")
+        builder = builder.config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         yield session

@@ -83,6 +83,8 @@ def join(
     if left.isStreaming or right.isStreaming:
         from streamjoin.spark.streams import Wanted, join_streams
 
+        if sample != SAMPLE_ROWS:
+            raise ValueError(f"sample: {sample} is for batch, as streaming DataFrames are not sampled; leave it out")
         return join_streams(left, right, Wanted(condition, kind, within, checkpoint, workers, keep, idle_timeout), explain=explain)
     if within is not None or checkpoint is not None:
         name, value = ("within", within) if within is not None else ("checkpoint", checkpoint)

@@ -25,7 +25,7 @@ FORMAT = "streamjoin_pairs"
 OFFICE = "office"
 """The option that says where the session listens."""
 MORE, ALL = "more", "all"
-"""What a query asks for: whatever comes; or all that is there now, of which it is told the last snapshot."""
+"""What a query asks for: whatever comes; or all that is there now. The answer is the last snapshot."""
 
 
 class PairsError(RuntimeError):
@@ -63,8 +63,8 @@ class PairsReader(SnapshotsReader):
         return {**self.__dict__, "_connection": None}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's
-        if self._target is None:
-            self._ask(MORE)
+        if self._target is None and self._ask(MORE) == start["snapshot"]:
+            return start
         return super().latestOffset(start, limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's

@@ -12,14 +12,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, Listener
-from pathlib import Path
 from typing import Any
 
 from streamjoin.api.execution import Execution, default_log_directory
@@ -30,6 +27,7 @@ from streamjoin.runner.spark import SparkSettings
 from streamjoin.spark.pairs import ALL, PairsError
 from streamjoin.spark.staging import Staging
 from streamjoin.spark.workers import SessionRunner, has_ended
+from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
 LOG = logging.getLogger("streamjoin")
@@ -44,8 +42,9 @@ _registering = threading.Lock()
 class Parts:
     """See the module. Any thread may call any of its methods."""
 
-    def __init__(self, sides: Sequence[Staging], job: Job, context: Any, *, elastic: bool) -> None:
-        self._sides, self._job, self._context, self._elastic = tuple(sides), job, context, elastic
+    def __init__(self, sides: Sequence[Staging], job: Job, context: Any, *, elastic: bool, prepare: Callable[[], None]) -> None:
+        """``prepare`` is called before parts begin."""
+        self._sides, self._job, self._context, self._elastic, self._prepare = tuple(sides), job, context, elastic, prepare
         self._lock = threading.RLock()
         """Held by who starts or ends parts, and by who waits for all that is there."""
         self._readers = 0
@@ -73,14 +72,19 @@ class Parts:
             if not self._readers:
                 self._end()
 
-    def more(self) -> None:
-        """Have what comes joined. Raises PairsError where a part has failed."""
-        if self._lock.acquire(blocking=False):  # or else somebody starts or ends parts, or waits for all that is there
-            try:
-                self._begin(available_now=False)
-            finally:
-                self._lock.release()
-        self._require()
+    def more(self) -> int:
+        """Have what comes joined, and return the last snapshot with results so far; -1: none is known. Raises PairsError where a part has
+        failed."""
+        if not self._lock.acquire(blocking=False):  # somebody starts or ends parts, or waits for all that is there
+            self._require()
+            return -1
+        try:
+            self._begin(available_now=False)
+            self._require()
+            self._require_queries()
+            return self._last_snapshot()
+        finally:
+            self._lock.release()
 
     def all(self) -> int:
         """Have all joined and stored that is there now, and return the last snapshot with results of it; -1: there is none yet. Raises
@@ -92,15 +96,14 @@ class Parts:
             self._queries = []
             newest = [side.newest() for side in self._sides]
             self._wait(lambda: all(map(_has_passed, self._checkpoint().input.positions, newest)))
-            name = self._job.joins[0].name
-            last: int = self._checkpoint().snapshots.of(name).next_id - 1
-            storage = ObjectStorage(self._job.checkpoint)
-            self._wait(lambda: last < 0 or any(snapshot.id >= last for snapshot in list_snapshots(storage, name)))
+            last, storage = self._last_snapshot(), ObjectStorage(self._job.checkpoint)
+            self._wait(lambda: last < 0 or any(snapshot.id >= last for snapshot in list_snapshots(storage, self._job.joins[0].name)))
             return last
 
     def _begin(self, *, available_now: bool) -> None:
         self._register()
         if not self._queries:
+            self._prepare()
             self._queries = [side.start(available_now=available_now) for side in self._sides]
         if self._thread is None:
             self._stop, self._ended = threading.Event(), None
@@ -120,7 +123,7 @@ class Parts:
         if self._thread is not None:
             self._stop.set()
             self._thread.join(END_SECONDS)
-            self._thread = self._execution = None
+            self._thread = self._execution = self._ended = None
         with _registering:
             if _running.get(self._job.checkpoint) is self:
                 del _running[self._job.checkpoint]
@@ -154,15 +157,25 @@ class Parts:
             if error is not None:
                 raise PairsError(f"{side.name}: the query that stages it has failed: {_said(error)}; mend the cause, and start again")
 
+    def _require_queries(self) -> None:
+        """Raises PairsError where a query that stages whatever comes was stopped."""
+        for side, query in zip(self._sides, self._queries, strict=True):
+            if not query.isActive:
+                self._require()
+                raise PairsError(f"{side.name}: the query that stages it was stopped; start the query of the results again, and it is, too")
+
     def _wait(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
             self._require()
             time.sleep(LOOK_SECONDS)
         self._require()
 
-    def _checkpoint(self) -> Any:
+    def _checkpoint(self) -> Checkpoint:
         assert self._execution is not None, "it runs"
         return self._execution.driver.checkpoint
+
+    def _last_snapshot(self) -> int:
+        return self._checkpoint().snapshots.of(self._job.joins[0].name).next_id - 1
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Ended):
@@ -204,22 +217,13 @@ class Office:
     def __init__(self, parts: Parts) -> None:
         """Raises OSError."""
         self.parts = parts
-        self._folder = tempfile.mkdtemp(prefix="streamjoin-")
-        self.address = str(Path(self._folder, "office"))
-        self._listener = Listener(self.address, "AF_UNIX", backlog=64)
+        self._listener = Listener(family="AF_UNIX", backlog=64)  # in a directory that this user alone may enter
+        self.address = str(self._listener.address)
         threading.Thread(target=self._accept, name="streamjoin-office", daemon=True).start()
-
-    def close(self) -> None:
-        """Take no more queries."""
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
         while True:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                return
+            connection = self._listener.accept()
             threading.Thread(target=self._serve, args=(connection,), name="streamjoin-reader", daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
@@ -233,12 +237,9 @@ class Office:
             connection.close()
             self.parts.leave()
 
-    def _answer(self, asked: str) -> tuple[bool, int | str | None]:
+    def _answer(self, asked: str) -> tuple[bool, int | str]:
         """Whether it is done, and the last snapshot, or why it is not."""
         try:
-            if asked == ALL:
-                return True, self.parts.all()
-            self.parts.more()
+            return True, self.parts.all() if asked == ALL else self.parts.more()
         except Exception as error:
             return False, str(error)
-        return True, None

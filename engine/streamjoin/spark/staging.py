@@ -23,6 +23,8 @@ from streamjoin.spark.keys import column_sql
 from streamjoin.state.storage import ObjectStorage
 
 WRITTEN = "path STRING, bytes BIGINT"
+INTERVAL = "100 milliseconds"
+"""How often Spark looks whether there is more; a micro-batch that takes longer is followed by the next at once."""
 QUERY_ID = "sql.streaming.queryId"
 """A local property of the thread in which Spark hands a batch over."""
 
@@ -45,7 +47,7 @@ class Staging:
         """The query that stages: all that is there now, and then it ends, or whatever comes. Raises StagedError, and what Spark raises."""
         writing = self.frame.writeStream.queryName(f"streamjoin stages {self.name} in {self.root}").foreachBatch(partial(_stage, self))
         writing = writing.option("checkpointLocation", self.query_checkpoint)
-        query = (writing.trigger(availableNow=True) if available_now else writing).start()
+        query = (writing.trigger(availableNow=True) if available_now else writing.trigger(processingTime=INTERVAL)).start()
         try:
             staged.claim(ObjectStorage(self.root), staged.Stream(query.id, self.schema))
         except BaseException:

@@ -12,13 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812
 
 from streamjoin.api.join import Join, anchored
 from streamjoin.api.machine import fitted, machine_bytes
-from streamjoin.io import staged
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, SIDE_NAMES, SIDES
 from streamjoin.language.temporal import quantity_micros
@@ -31,9 +31,11 @@ from streamjoin.spark.keys import column_sql
 from streamjoin.spark.pairs import FORMAT, OFFICE, PairsSource
 from streamjoin.spark.running import Office, Parts, is_local
 from streamjoin.spark.staging import Staging
-from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.storage import Missing, ObjectStorage
 
 NAME = "pairs"
+MANIFEST = "join.json"
+_FIXED = ("condition", "how", "within", "left", "right", "left.withWatermark", "right.withWatermark")
 KEEP = "7d"
 DELAY = "spark.watermarkDelayMs"
 """The metadata by which Spark knows the column of event times, and how late they may come."""
@@ -94,15 +96,15 @@ def join_streams(left: Any, right: Any, wanted: Wanted, *, explain: bool) -> Any
         Staging(name, frame, schema, f"{root}/{name}", f"{_for_spark(root)}/queries/{name}")
         for name, frame, schema in zip(SIDE_NAMES, frames, schemas, strict=True)
     ]
-    for side in sides:
-        _require_same(side)
+    _require_same(root, manifest)
     if explain:
         print(made.plan().join_plan)
     session = left.sparkSession
-    ObjectStorage(root).put("join.json", json.dumps(manifest, indent=1).encode())
     job = anchored(fitted(made.job, machine_bytes()) if is_local(session.sparkContext) else made.job)
     workers = made.manifest.spec.workers
-    office = Office(Parts(sides, job, session.sparkContext, elastic=workers.max > workers.min))
+    told = json.dumps(manifest, indent=1).encode()
+    is_elastic, prepare = workers.max > workers.min, partial(ObjectStorage(root).put, MANIFEST, told)
+    office = Office(Parts(sides, job, session.sparkContext, elastic=is_elastic, prepare=prepare))
     session.dataSource.register(PairsSource)
     reading = session.readStream.format(FORMAT).schema(_raw_schema(frames, wanted.type)).option("manifestText", json.dumps(manifest))
     return _named(reading.option(OFFICE, office.address).load(), frames, wanted.type)
@@ -210,12 +212,22 @@ def _told(problem: Problem) -> str:
     return text if field is None else _FIELDS[field] + text.removeprefix(field)
 
 
-def _require_same(side: Staging) -> None:
-    """Raises ValueError where the checkpoint was begun with other columns."""
-    there = staged.stream_in(ObjectStorage(side.root))
-    if there is not None and there.schema != side.schema:
-        remedy = "select the columns that it was begun with, or give a new checkpoint"
-        raise ValueError(f"{side.name}: its columns are {side.schema}, and the checkpoint was begun with {there.schema}; {remedy}")
+def _require_same(root: str, manifest: Mapping[str, Any]) -> None:
+    """Raises ValueError where the checkpoint was begun with another join."""
+    try:
+        begun = json.loads(ObjectStorage(root).get(MANIFEST))
+    except Missing:
+        return
+    for name, was, now in zip(_FIXED, _fixed(begun), _fixed(manifest), strict=True):
+        if was != now:
+            raise ValueError(f"{name}: {now} differs from {was}, with which the checkpoint was begun; restore it, or give a new checkpoint")
+
+
+def _fixed(manifest: Mapping[str, Any]) -> list[Any]:
+    """What may not change, in the order of ``_FIXED``."""
+    (join,), streams = manifest["spec"]["joins"], manifest["spec"]["streams"]
+    columns = [stream["schema"] for stream in streams]
+    return [join["condition"], join["type"], join["window"]["within"], *columns, *(stream["eventTime"]["column"] for stream in streams)]
 
 
 def _shown(kind: JoinType) -> tuple[int, ...]:
