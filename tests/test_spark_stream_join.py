@@ -328,7 +328,8 @@ def test_the_page_s_session_is_killed_goes_on_in_the_next_and_leaves_no_process(
     expected = Counter((row[0], row[4], row[5]) for row in pair.expected_rows(near))
 
     def found() -> Counter[tuple[Any, ...]]:
-        return Counter(tuple(row) for row in spark.read.parquet(str(tmp_path / "near-pairs")).collect())
+        there = spark.read.schema("id BIGINT, price DOUBLE, at TIMESTAMP").parquet(str(tmp_path / "near-pairs"))
+        return Counter(tuple(row) for row in there.collect())
 
     try:
         wait_for("all results", lambda: found().total() >= expected.total())
