@@ -9,9 +9,7 @@ difference where they end. A part that fails is what each query is told at its n
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +23,7 @@ from streamjoin.job import Job
 from streamjoin.results.reader import list_snapshots
 from streamjoin.runner.spark import SparkSettings
 from streamjoin.spark.pairs import ALL, PairsError
-from streamjoin.spark.staging import Staging
+from streamjoin.spark.staging import Query, Staging
 from streamjoin.spark.workers import SessionRunner, has_ended
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage
@@ -48,7 +46,7 @@ class Parts:
         self._lock = threading.RLock()
         """Held by who starts or ends parts, and by who waits for all that is there."""
         self._readers = 0
-        self._queries: list[Any] = []
+        self._queries: list[Query] = []
         self._execution: Execution | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -92,7 +90,7 @@ class Parts:
         with self._lock:
             self._end_queries()
             self._begin(available_now=True)
-            self._wait(lambda: not any(query.isActive for query in self._queries))
+            self._wait(lambda: not any(query.is_active for query in self._queries))
             self._queries = []
             newest = [side.newest() for side in self._sides]
             self._wait(lambda: all(map(_has_passed, self._checkpoint().input.positions, newest)))
@@ -129,10 +127,9 @@ class Parts:
                 del _running[self._job.checkpoint]
 
     def _end_queries(self) -> None:
-        for query in self._queries:
-            with contextlib.suppress(Exception):  # the session may have ended
-                query.stop()
-        self._queries = []
+        queries, self._queries = self._queries, []
+        for query in queries:
+            query.stop()
 
     def _register(self) -> None:
         """Raises PairsError where another join runs in this checkpoint."""
@@ -152,17 +149,18 @@ class Parts:
             raise PairsError("the Spark session has ended; the next one goes on where this one was")
         if self._ended is not None:
             raise PairsError(f"the join has ended: {self._ended.failure or 'it was stopped'}")
-        for side, query in zip(self._sides, self._queries, strict=False):
-            error = query.exception()
-            if error is not None:
-                raise PairsError(f"{side.name}: the query that stages it has failed: {_said(error)}; mend the cause, and start again")
+        for query in self._queries:
+            if query.failure is not None:
+                raise PairsError(f"{query.name}: the query that stages it has failed: {query.failure}; mend the cause, and start again")
 
     def _require_queries(self) -> None:
         """Raises PairsError where a query that stages whatever comes was stopped."""
-        for side, query in zip(self._sides, self._queries, strict=True):
-            if not query.isActive:
+        for query in self._queries:
+            if not query.is_active:
                 self._require()
-                raise PairsError(f"{side.name}: the query that stages it was stopped; start the query of the results again, and it is, too")
+                raise PairsError(
+                    f"{query.name}: the query that stages it was stopped; start the query of the results again, and it is, too"
+                )
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -201,14 +199,6 @@ def _address(context: Any) -> str:
 def is_local(context: Any) -> bool:
     """Whether the session's executor is its driver."""
     return str(context.master).startswith("local") and not str(context.master).startswith("local-cluster")
-
-
-def _said(error: Any) -> str:
-    """What a query failed of, in one line: the innermost of Python's errors where there is one."""
-    text = str(error).partition("=== Streaming Query ===")[0]
-    of_python = re.findall(r"^[\w.]+: .+$", text.partition("Traceback")[2], re.MULTILINE)
-    line = of_python[-1] if of_python else text.partition("terminated with exception: ")[2] or text
-    return line.strip().split("\n", 1)[0][:500]
 
 
 class Office:

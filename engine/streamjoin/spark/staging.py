@@ -6,6 +6,9 @@ that Spark does again the entry is there, and whatever its rows are this time, t
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +25,7 @@ from streamjoin.language.ddl import parse_schema
 from streamjoin.spark.keys import column_sql
 from streamjoin.state.storage import ObjectStorage
 
+LOG = logging.getLogger("streamjoin")
 WRITTEN = "path STRING, bytes BIGINT"
 INTERVAL = "100 milliseconds"
 """How often Spark looks whether there is more; a micro-batch that takes longer is followed by the next at once."""
@@ -43,9 +47,11 @@ class Staging:
     query_checkpoint: str
     """Where Spark keeps the state of its query: a place, for Spark."""
 
-    def start(self, *, available_now: bool) -> Any:
+    def start(self, *, available_now: bool) -> Query:
         """The query that stages: all that is there now, and then it ends, or whatever comes. Raises StagedError, and what Spark raises."""
-        writing = self.frame.writeStream.queryName(f"streamjoin stages {self.name} in {self.root}").foreachBatch(partial(_stage, self))
+        failures: list[str] = []
+        take = partial(_take, self, failures)
+        writing = self.frame.writeStream.queryName(f"streamjoin stages {self.name} in {self.root}").foreachBatch(take)
         writing = writing.option("checkpointLocation", self.query_checkpoint)
         query = (writing.trigger(availableNow=True) if available_now else writing.trigger(processingTime=INTERVAL)).start()
         try:
@@ -53,7 +59,7 @@ class Staging:
         except BaseException:
             query.stop()
             raise
-        return query
+        return Query(self.name, query, failures)
 
     def newest(self) -> int:
         """The number of the last batch with rows that is staged and not removed; -1: there is none."""
@@ -73,6 +79,57 @@ class _Write:
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for path, nbytes in staged.write(ObjectStorage(self.root), self.number, rows, self.schema):
             yield pa.RecordBatch.from_pydict({"path": [path], "bytes": [nbytes]})
+
+
+class BatchFailed(RuntimeError):  # noqa: N818
+    """A micro-batch could not be staged."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that stages."""
+
+    name: str
+    """The side's."""
+    query: Any
+    """Spark's."""
+    failures: list[str]
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.query.isActive)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has failed, in one line; None: it has not."""
+        if self.failures:
+            return self.failures[0]
+        error = self.query.exception()
+        return None if error is None else said(error)
+
+    def stop(self) -> None:
+        """End it, wherever it is. Raises nothing."""
+        with contextlib.suppress(Exception):  # the session may have ended
+            self.query.stop()
+
+
+def said(error: BaseException) -> str:
+    """What an error of Spark's says, in one line: the innermost of Python's errors where there is one."""
+    text = str(error).partition("=== Streaming Query ===")[0]
+    of_python = re.findall(r"^[\w.]+: .+$", text.partition("Traceback")[2], re.MULTILINE)
+    line = of_python[-1] if of_python else text.partition("terminated with exception: ")[2] or text
+    return (line.strip().split("\n", 1)[0] or type(error).__name__)[:500]
+
+
+def _take(side: Staging, failures: list[str], frame: Any, number: int) -> None:
+    """Called by Spark, which is told of a failure in one line: a longer text overflows the stack of its regular expressions, and then the
+    query ends as if nothing were wrong."""
+    try:
+        _stage(side, frame, number)
+    except Exception as error:
+        failures.append(said(error))
+        LOG.debug("%s: micro-batch %d", side.name, number, exc_info=True)
+        raise BatchFailed(failures[0]) from None
 
 
 def _stage(side: Staging, frame: Any, number: int) -> None:
