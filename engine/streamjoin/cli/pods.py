@@ -26,6 +26,7 @@ from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.poller import Poller
 from streamjoin.endpoint import endpoint
 from streamjoin.logs import Style
+from streamjoin.runner.java import OPTIONAL_MODULE
 
 if TYPE_CHECKING:
     from streamjoin.cli.run import Options
@@ -44,7 +45,7 @@ WORKER_PORT, SPARE_PORTS = 7080, 15
 while."""
 DRIVER_HEAP_MIB = 512
 LOGS = Path("/tmp/streamjoin")  # noqa: S108 - the pod's own volume
-VECTORS = "--add-modules=jdk.incubator.vector"
+VECTORS = f"--add-modules={OPTIONAL_MODULE}"
 """Spark's, for linear algebra, of which there is none here: Java warns of it in plain text."""
 REVISION_SECONDS = 120.0
 """How long the driver waits for its files: kubelet may show those of the revision before for a while."""

@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,10 @@ from streamjoin.runner.classes import Shared, leaving, make_later, shared
 from streamjoin.runner.java import find_java
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
+from streamjoin.runner.stderr import stderr_logged, stderr_to
 from streamjoin.runner.worker import Settings
 
-_log, _java = logging.getLogger("streamjoin.spark"), logging.getLogger("java")
+_log = logging.getLogger("streamjoin.spark")
 LOCAL_TASKS = 1024
 """Tasks that a Spark of one JVM may run at a time: more than a machine has room for, as they are not the JVM's threads that work."""
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)
@@ -263,7 +264,7 @@ class SparkRunner:
             conf["spark.executor.instances"] = str(executors_for(workers, settings.workers_per_executor))
         conf |= settings.conf
         conf |= {"spark.master": settings.master or f"local[{LOCAL_TASKS}]", "spark.app.name": "streamjoin"}
-        with _stderr_to(settings.spark_log) if settings.style is None else _stderr_logged():
+        with stderr_to(settings.spark_log) if settings.style is None else stderr_logged():
             context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
         for name, value in ENVIRONMENT.items():
             context.environment.setdefault(name, value)
@@ -467,38 +468,3 @@ def cause_of(trace: str) -> str:
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     named = next((line for line in lines if re.search(r"(Exception|Error)\b", line)), None)
     return (named or (lines[0] if lines else "no reason given"))[:500]
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes started within write their standard error to a file: the JVM greets with warnings that are not for users."""
-    with path.open("ab") as file, _stderr_into(file.fileno()):
-        yield
-
-
-@contextlib.contextmanager
-def _stderr_logged() -> Iterator[None]:
-    """Log the standard error of processes started within, a record for each line, for as long as they live."""
-    ours, theirs = os.pipe()
-    threading.Thread(target=_log_lines, args=(ours,), name="java", daemon=True).start()
-    with open(theirs, "wb") as file, _stderr_into(file.fileno()):
-        yield
-
-
-def _log_lines(pipe: int) -> None:
-    with open(pipe, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            is_greeting = "incubator modules" in line
-            _java.log(logging.DEBUG if is_greeting else logging.WARNING, "%s", line.rstrip())
-
-
-@contextlib.contextmanager
-def _stderr_into(descriptor: int) -> Iterator[None]:
-    sys.stderr.flush()
-    saved = os.dup(2)
-    os.dup2(descriptor, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
