@@ -98,7 +98,7 @@ def join_streams(left: Any, right: Any, wanted: Wanted, *, explain: bool) -> Any
     ]
     _require_same(root, manifest)
     if explain:
-        print(made.plan().join_plan)
+        print(made.plan().explain(), end="")
     session = left.sparkSession
     job = anchored(fitted(made.job, machine_bytes()) if is_local(session.sparkContext) else made.job)
     workers = made.manifest.spec.workers
