@@ -348,7 +348,9 @@ def marked(mark: dict[str, str]) -> list[int]:
     return found
 
 
-def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(spark: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     pair = Pair(spark, tmp_path)
@@ -370,6 +372,8 @@ def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(spa
         named = {"condition": NEAR, **given, **changed}
         with pytest.raises(ValueError, match=message):
             join(*frames, **named)
+    join(left, right, NEAR, **given, explain=True)
+    assert "\n  delta of left\n    repartition, probe arrangement" in capsys.readouterr().out
     assert not (tmp_path / "state").exists()
     other = staged.Stream("another query", "`id` BIGINT, `k` INT, `at` TIMESTAMP")
     staged.claim(ObjectStorage(str(tmp_path / "state" / "right")), other)
