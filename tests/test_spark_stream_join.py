@@ -372,9 +372,10 @@ def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(
         named = {"condition": NEAR, **given, **changed}
         with pytest.raises(ValueError, match=message):
             join(*frames, **named)
+    assert not (tmp_path / "state").exists()
     join(left, right, NEAR, **given, explain=True)
     assert "\n  delta of left\n    repartition, probe arrangement" in capsys.readouterr().out
-    assert not (tmp_path / "state").exists()
+    assert not [each for each in tmp_path.rglob("state/**/*") if each.is_file()]
     other = staged.Stream("another query", "`id` BIGINT, `k` INT, `at` TIMESTAMP")
     staged.claim(ObjectStorage(str(tmp_path / "state" / "right")), other)
     with pytest.raises(StreamingQueryException, match=r"is staged by query another query of Spark's.*begin with a new checkpoint"):
