@@ -700,6 +700,7 @@ class ScriptedDriver:
         self.exhausted = exhausted
         self.idle_warnings: tuple[str, ...] = ()
         self.calls: list[str] = []
+        self.is_hurried = False
         self._answers: Iterator[Any] = iter(answers)
 
     def start(self) -> None:
@@ -816,6 +817,15 @@ def test_an_epoch_whose_worker_died_is_tried_again_at_once_and_not_for_ever(tmp_
     events = play(driver, tmp_path, stop, interval_seconds=0.0, pauses=(0.5, 1.0, 2.0))
     assert stop.waits == [0, 0, 0, 0, 0.5, 0, *[0] * 5, 0.5, 1.0, 2.0]
     assert ended(events).reason is Reason.FAILED
+
+
+@pytest.mark.parametrize(("is_hurried", "waits"), [(False, [5.0, 5.0, 2.0]), (True, [5.0])])
+def test_a_long_interval_ends_where_workers_were_told_to_go(is_hurried: bool, waits: list[float], tmp_path: Path) -> None:
+    stop = Patient()
+    driver = ScriptedDriver(make_result(), make_result(1), None, None)
+    driver.is_hurried = is_hurried
+    play(driver, tmp_path, stop, interval_seconds=12.0, until_idle=True, clock=lambda: stop.now)
+    assert stop.waits == 2 * waits, "after each epoch"
 
 
 class Patient(threading.Event):

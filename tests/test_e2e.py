@@ -945,7 +945,7 @@ def test_an_executor_that_is_evicted_hands_over_before_it_goes(join: Join, tmp_p
     """As a drain of its node does it: the budget allows it, no epoch fails, and all lines of its log are records."""
     join.begin(workers=2)
     leaver, _ = join.running("executor")
-    failures = join.gauge("streamjoin_epoch_failures_total")
+    failures, generation = join.gauge("streamjoin_epoch_failures_total"), join.gauge("streamjoin_plan_generation")
     path = f"/api/v1/namespaces/{join.namespace}/pods/{leaver}/eviction"
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": leaver, "namespace": join.namespace}}
     log = join.kubectl("logs", leaver)
@@ -954,6 +954,7 @@ def test_an_executor_that_is_evicted_hands_over_before_it_goes(join: Join, tmp_p
     join.until_running(workers=2)
     join.until_epochs(3)
     assert join.gauge("streamjoin_epoch_failures_total") == failures
+    assert join.gauge("streamjoin_plan_generation") > generation
     assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in log.splitlines())
     check_results(join, tmp_path)
 

@@ -101,6 +101,8 @@ class Retrying:
     """It takes less, to find the records that fail it."""
 
 
+LOOK_SECONDS = 5.0
+"""In a longer pause between epochs it is seen so often whether there is a reason not to wait."""
 WARNING = "warning: "
 """How a notice begins that is one."""
 
@@ -226,8 +228,13 @@ class Loop:
             if deadline is not None:
                 wait = min(wait, max(0.0, deadline - self._clock()))
             self._tell(Waiting())
-            self._stop.wait(wait)
+            self._wait(wait)
         return Reason.STOPPED
+
+    def _wait(self, seconds: float) -> None:
+        """For so long, or until workers were told to go: their parts move between two epochs, before they do."""
+        while not self._stop.wait(min(seconds, LOOK_SECONDS)) and seconds > LOOK_SECONDS and not self._driver.is_hurried:
+            seconds -= LOOK_SECONDS
 
     @staticmethod
     def _require_use(result: EpochResult, least: int) -> None:

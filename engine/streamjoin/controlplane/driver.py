@@ -407,6 +407,11 @@ class Driver:
         adopted = self._pipeline.adopted
         return (0.0,) * len(self.job.streams) if adopted is None else adopted.observations.rates()
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the next epoch is not to wait, as workers were told to go. Any thread may ask this."""
+        return bool(self._runner.leaving)
+
     def placement(self, going: Collection[str] = ()) -> Placement:
         """Where the workers of the running plan are; ``going``: executors that are better gone. Any thread may call this."""
         running, executors, leaving = self._replanner.running, self._runner.executors, self._runner.leaving
