@@ -317,7 +317,7 @@ def test_why_a_plan_was_given_up_is_told_even_when_another_has_been_switched_to_
 
 
 def test_planning_that_fails_is_told_once_and_the_join_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.serve.autoscaler.plan_for_workers", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("streamjoin.serve.autoscaler.plan_for_workers", lambda *arguments, **named: 1 / 0)
     run = Run(tmp_path, (stream(RAMP, 1), stream(RAMP, 2)))
     results = run.all()
     assert len(results) == len(RAMP)
