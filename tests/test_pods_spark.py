@@ -94,13 +94,17 @@ class Pods:
         return self._executed(name, self._container(name)["readinessProbe"]).wait() == 0
 
     def drain(self, name: str) -> None:
-        """As a node does that is drained: first the hook, to its end, then SIGTERM."""
+        """As a node does that is drained: the pod is being deleted; first the hook, to its end, then SIGTERM; then it is gone."""
+        pod = f"{self._path}/{name}"
+        self._admin.patch(pod, {"metadata": {"finalizers": ["streamjoin.dev/kubelet"]}})
+        self._admin.delete(pod)
+        assert "deletionTimestamp" in self._admin.get(pod)["metadata"]
         hook = self._executed(name, self._container(name)["lifecycle"]["preStop"])
         wait_for("the hook's end", lambda: self.look() or hook.poll() is not None)
         assert hook.returncode == 0
         self.processes[name].terminate()
         wait_for("the executor's end", lambda: self.processes[name].poll() is not None)
-        self._admin.delete(f"{self._path}/{name}")
+        self._admin.patch(pod, {"metadata": {"finalizers": None}})
 
     def _container(self, name: str) -> Object:
         (pod,) = (pod for pod in self.specified if pod["metadata"]["name"] == name)
