@@ -39,27 +39,31 @@ def begun(part: str, workers: Path) -> subprocess.Popen[bytes]:
     found = executor_hooks.container_part(manifest)
     handler = found["readinessProbe"] if part == "probe" else found["lifecycle"]["preStop"]
     *shell, lines = handler["exec"]["command"]
-    return subprocess.Popen([*shell, lines.replace(executor_hooks.WORKERS_PATH, str(workers))], stderr=subprocess.DEVNULL)
+    return subprocess.Popen([*shell, lines.replace(executor_hooks.WORKERS_PATH, str(workers))], stdout=subprocess.PIPE)
 
 
-def is_ready(workers: Path) -> bool:
-    return begun("probe", workers).wait(PATIENCE_SECONDS) == 0
+def unready(workers: Path) -> str:
+    """What the probe says is missing; empty: the container is ready."""
+    probe = begun("probe", workers)
+    said, _ = probe.communicate(timeout=PATIENCE_SECONDS)
+    assert (probe.returncode == 0) == (not said)
+    return said.decode().partition(";")[0]
 
 
 def test_a_container_is_ready_when_it_has_a_worker_and_all_have_called(workers: Path, process: subprocess.Popen[bytes]) -> None:
-    assert not is_ready(workers)
+    assert unready(workers) == "no worker has begun yet"
     presence = Presence()
     presence.show(is_ready=False)
-    assert not is_ready(workers)
+    assert unready(workers) == "a worker has yet to call the driver"
     presence.show(is_ready=True)
-    assert is_ready(workers)
+    assert unready(workers) == ""
     (workers / f"{process.pid}.starting").touch()
-    assert not is_ready(workers), "not all"
+    assert unready(workers) == "a worker has yet to call the driver", "not all have"
     process.kill()
     process.wait()
-    assert is_ready(workers), "what is gone does not count"
+    assert unready(workers) == "", "what is gone does not count"
     presence.end()
-    assert not is_ready(workers)
+    assert unready(workers) == "there is no worker"
 
 
 def test_a_container_that_is_to_go_tells_its_workers_and_waits_for_their_end(workers: Path, process: subprocess.Popen[bytes]) -> None:

@@ -16,15 +16,16 @@ GRACE_SECONDS, KUBERNETES_GRACE_SECONDS = 60, 30
 WORKERS_PATH = "/tmp/streamjoin/workers"  # noqa: S108 - the pod's own volume
 WORKERS_VARIABLE = "STREAMJOIN_WORKERS_DIRECTORY"
 READY = """\
-cd {path} || exit 1
-found=1
+fail() {{ echo "$1; does a NetworkPolicy keep workers from the driver's ports 7077 to 7079? See the pod's log"; exit 1; }}
+cd {path} 2>/dev/null || fail "no worker has begun yet"
+found=
 for each in *.*; do
   kill -0 "${{each%.*}}" 2>/dev/null || continue
-  case $each in *.ready) found=0 ;; *) exit 1 ;; esac
+  case $each in *.ready) found=1 ;; *) fail "a worker has yet to call the driver" ;; esac
 done
-exit $found
+[ -n "$found" ] || fail "there is no worker"
 """
-"""Whether there is a worker, and all that there are have called the driver."""
+"""Whether there is a worker, and all that there are have called the driver. The operator repeats what it prints, of kubelet's event."""
 LEAVE = """\
 cd {path} || exit 0
 echo $(($(date +%s) + {seconds})) > ../going && mv ../going ../leaving
