@@ -605,12 +605,13 @@ def install_rbac(cluster: ApiServer, values: Object) -> list[Object]:
 @pytest.mark.apiserver
 @pytest.mark.parametrize("watched", [[], ["team-a", "team-b"]], ids=["cluster", "namespaces"])
 def test_helm_test_finds_the_rights_as_they_should_be_and_notices_others(watched: list[str], cluster: ApiServer, tmp_path: Path) -> None:
-    values = {"watch": {"namespaces": watched}, "fullnameOverride": f"rights-{len(watched)}"}
+    values = {"watch": {"namespaces": watched}, "fullnameOverride": f"rights-{len(watched)}", "rbac": {"nodes": bool(watched)}}
     account = f"rights-{len(watched)}"
     made = install_rbac(cluster, values)
     right = access(cluster, values, tmp_path, account)
     assert right.returncode == 0, right.stdout + right.stderr
     assert "WRONG" not in right.stdout
+    assert cluster.allowed("operators", account, "get", "nodes") is bool(watched)
     for namespace in ("team-a", "team-c"):
         is_watched = not watched or namespace in watched
         assert cluster.allowed("operators", account, "patch", "streamjoins/status", "streamjoin.dev", within=namespace) is is_watched

@@ -124,6 +124,15 @@ class Roster:
         before = next((trial.processes for trial in self.current if trial.epoch == epoch), ())
         return before if len(before) == tasks else ()
 
+    def leaving(self, at: float) -> dict[int, float]:
+        """The workers whose containers were told to go and that still serve, and the seconds that they have left."""
+        found = {}
+        for worker, number in self.place_of.items():
+            place = self.places.get(number)
+            if place is not None and place.process is not None and place.leaves_at is not None:
+                found[worker] = max(0.0, place.leaves_at - at)
+        return found
+
     def validate(self) -> None:
         """Raises AssertionError where an invariant does not hold. O(places + tasks)."""
         here = self.here
@@ -238,15 +247,6 @@ class Roster:
         if place.number not in self.place_of.values():
             yield from self._end_place(place, "its container is to go")
         yield Wake()
-
-    def leaving(self, at: float) -> dict[int, float]:
-        """The workers whose containers were told to go and that still serve, and the seconds that they have left."""
-        found = {}
-        for worker, number in self.place_of.items():
-            place = self.places.get(number)
-            if place is not None and place.process is not None and place.leaves_at is not None:
-                found[worker] = max(0.0, place.leaves_at - at)
-        return found
 
     def _pack(self) -> None:
         """Have the workers of an executor go on in processes of others, whose workers have gone, where those have room for all of them: an
