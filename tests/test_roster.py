@@ -187,7 +187,7 @@ def test_workers_that_are_left_go_on_where_they_share_an_executor() -> None:
 def test_for_a_worker_that_was_told_to_go_another_place_is_brought_at_once_and_it_serves_until_it_is_released() -> None:
     roster, (one, two) = with_workers(2, "a", "b")
     warning, *commands = roster.handle(Said(one, Leaving(60.0)), 10.0)
-    assert warning == Warn(f"the {one} was told to go, in 60 s; another is brought in its stead")
+    assert warning == Warn(f"the {one} was told to go with its executor, in 60 s; others are brought in their stead")
     assert commands == [Leave(0, "a"), Bring(2), Wake()]
     assert roster.handle(Said(one, Leaving(50.0)), 20.0) == [], "it says so again where its connection broke"
     assert (roster.leaving(30.0), roster.leaving(90.0)) == ({0: 40.0}, {0: 0.0})
@@ -227,16 +227,25 @@ def test_a_worker_that_is_lost_while_it_leaves_goes_on_where_another_came_and_no
     assert roster.place_of == {0: 2, 1: 1, 5: 3}
 
 
-def test_a_place_that_no_worker_has_goes_at_once_and_nobody_moves_to_one_that_leaves() -> None:
-    roster, processes = with_workers(3, "a", "b", "b")
+def test_a_place_that_no_worker_has_goes_at_once() -> None:
+    roster, _ = with_workers(3, "a", "b", "b")
     roster.handle(Wanted(4), 1.0)
-    spare = called(3, executor="b")
+    spare = called(3, executor="c")
     roster.handle(Greeted(spare), 1.0)
     commands = roster.handle(Said(spare, Leaving(60.0)), 2.0)
-    assert commands[1:] == [Leave(3, "b"), Bring(4), Tell(spare, End()), LetGo(3), Wake()]
-    roster.handle(Said(processes[2], Leaving(60.0)), 3.0)
-    roster.handle(Released((0, 1)), 4.0)
-    assert (roster.place_of, list(roster.places)) == ({0: 0, 1: 1}, [0, 1]), "0 does not go on beside 1, at the place that leaves"
+    assert commands[1:] == [Leave(3, "c"), Bring(4), Tell(spare, End()), LetGo(3), Wake()]
+
+
+def test_all_workers_of_an_executor_go_with_it() -> None:
+    roster, (one, two, three) = with_workers(3, "a", "b", "b")
+    commands = roster.handle(Said(three, Leaving(60.0)), 2.0)
+    assert commands[1:] == [Leave(1, "b"), Leave(2, "b"), Bring(3), Bring(4), Wake()]
+    assert roster.handle(Said(two, Leaving(59.0)), 3.0) == [], "it is known"
+    assert roster.leaving(3.0) == {1: 59.0, 2: 59.0}
+    instead = called(3, executor="c")
+    roster.handle(Greeted(instead), 4.0)
+    roster.handle(Released((0, 1)), 5.0)
+    assert roster.processes_for((0, 1), PATIENCE, 5.0) == (one, two), "0 does not go on at a place that leaves, to empty its executor"
 
 
 @dataclass

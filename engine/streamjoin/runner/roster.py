@@ -236,16 +236,20 @@ class Roster:
         yield LetGo(place.number)
 
     def _leave(self, process: Process, seconds: float) -> Iterator[Command]:
-        """A process's container is to go: bring another place at once, and let go this one, if no worker has it."""
-        place = self.places[process.hello.place]
-        is_known, place.leaves_at = place.leaves_at is not None, self._at + seconds
-        if is_known:
+        """A process's container is to go, with all that are on it: bring other places at once, and let go those that no worker has."""
+        executor = process.hello.executor
+        leaving = [one for one in self.here if one is process or (executor and one.hello.executor == executor)]
+        places = [self.places[one.hello.place] for one in leaving]
+        are_new = [place for place in places if place.leaves_at is None]
+        for place in places:
+            place.leaves_at = self._at + seconds
+        if not are_new:
             return
-        yield Warn(f"the {process} was told to go, in {seconds:.0f} s; another is brought in its stead")
-        yield Leave(place.number, process.hello.executor)
-        yield from self._want(1 + sum(each.leaves_at is None for each in self.places.values()))
-        if place.number not in self.place_of.values():
-            yield from self._end_place(place, "its container is to go")
+        yield Warn(f"the {process} was told to go with its executor, in {seconds:.0f} s; others are brought in their stead")
+        for place in are_new:
+            yield Leave(place.number, executor)
+        yield from self._want(len(are_new) + sum(place.leaves_at is None for place in self.places.values()))
+        yield from self._let_go(self._spare(), len(self.places))
         yield Wake()
 
     def _pack(self) -> None:
