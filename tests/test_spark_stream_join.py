@@ -230,11 +230,10 @@ NEAR = "abs(left.k - right.k) <= 1"
 
 def test_whatever_dies_between_any_two_steps_each_result_comes_once(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, draw = Pair(spark, tmp_path), random.Random(7)
-    steps: list[Callable[[pytest.MonkeyPatch], None]] = [
-        partial(failing, after=False),
-        partial(failing, after=True),
-        *(partial(dying, step=step) for step in cases.some(("tasks", "commit", "publish", "clean"), of=4, since=2)),
-    ]
+    of_staging, of_driver = (False, True), ("tasks", "commit", "publish", "clean")
+    steps: list[Callable[[pytest.MonkeyPatch], None]] = cases.some(
+        [*(partial(failing, after=after) for after in of_staging), *(partial(dying, step=step) for step in of_driver)], of=3, since=1
+    )
     for number, step in enumerate([*steps, None]):
         for side in pair.sides:
             side.feed(rows_of(draw, 100 * number, 30))
