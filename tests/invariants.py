@@ -81,6 +81,16 @@ OF_AN_EPOCH = (
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
+        "A micro-batch of Spark's is joined once, with the rows of the first attempt that staged it, whatever rows it has when Spark does it"
+        " again.",
+        ("io.staged:commit", "io.staged:claim", "io.staged_source:StagedBatches.changes"),
+        (
+            "test_staged:test_the_first_attempt_at_a_micro_batch_counts_whatever_rows_a_later_one_has",
+            "test_staged:test_what_a_commit_has_passed_is_removed_and_not_read_if_it_comes_again",
+            "test_spark_stream_join:test_whatever_dies_between_any_two_steps_each_result_comes_once",
+        ),
+    ),
+    Invariant(
         "An attempt at an epoch ends: each process that has a part in it answers, is gone, or is replaced.",
         ("runner.roster:Roster.validate",),
         ("test_roster:test_whatever_dies_hangs_or_comes_late_every_attempt_ends_and_succeeds_only_with_all_reports",),

@@ -182,7 +182,9 @@ def test_random_streams_equal_nested_loops(spark: Any, tmp_path: Path) -> None:
         condition, how = CONDITIONS[seed % len(CONDITIONS)], kinds[seed * 5 % len(kinds)]
         spark.conf.set("spark.sql.session.timeZone", draw.choice(("UTC", "America/New_York")))
         left, right = pair.left.stream().alias("l"), pair.right.stream(draw.choice((None, 3)))
-        query = pair.taken.start(join(left, right, condition, how, within="60 seconds", checkpoint=pair.root / "state"), pair.root)
+        pairs = join(left, right, condition, how, within="60 seconds", checkpoint=pair.root / "state")
+        assert pairs.select("l.id", "l.`a b`").columns == ["id", "a b"]
+        query = pair.taken.start(pairs, pair.root)
         try:
             for number in range(4):
                 for side in draw.sample(pair.sides, draw.randint(0, 2)):

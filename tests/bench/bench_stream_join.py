@@ -67,7 +67,9 @@ def ages(session: Any, way: str, rate: int, seconds: float, root: Path) -> np.nd
             raise RuntimeError(f"{way}: it has ended")
     finally:
         query.stop()
-    return np.concatenate(found) if found else np.array([np.inf])
+    if not found:
+        raise RuntimeError(f"{way}: no result came in the second half; give more --seconds, or a lower rate")
+    return np.concatenate(found)
 
 
 def main() -> None:
@@ -76,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     arguments = parser.parse_args()
     rates, seconds = ([100], 20.0) if arguments.quick else ([int(rate) for rate in arguments.rates.split(",")], arguments.seconds)
-    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] = str(find_java()), sys.executable
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.memory", "4g")
@@ -88,7 +90,7 @@ def main() -> None:
     for rate in rates:
         middle: dict[str, float] = {}
         for way in WAYS:
-            with tempfile.TemporaryDirectory() as root:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:  # parts end after the query
                 age = ages(session, way, rate, seconds, Path(root))
             middle[way] = float(np.median(age))
             per_second = len(age) / (seconds / 2)

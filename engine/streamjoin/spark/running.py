@@ -102,7 +102,8 @@ class Parts:
         self._register()
         if not self._queries:
             self._prepare()
-            self._queries = [side.start(available_now=available_now) for side in self._sides]
+            for side in self._sides:
+                self._queries.append(side.start(available_now=available_now))
         if self._thread is None:
             self._stop, self._ended = threading.Event(), None
             settings = SparkSettings(
