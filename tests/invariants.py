@@ -81,8 +81,8 @@ OF_AN_EPOCH = (
         ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
     ),
     Invariant(
-        "A micro-batch of Spark's is joined once, with the rows of the first attempt that staged it, whatever rows it has when Spark does it"
-        " again.",
+        "A micro-batch of Spark's is joined once, with the rows of the first attempt that staged it, whatever rows it has when Spark does"
+        " it again.",
         ("io.staged:commit", "io.staged:claim", "io.staged_source:StagedBatches.changes"),
         (
             "test_staged:test_the_first_attempt_at_a_micro_batch_counts_whatever_rows_a_later_one_has",
