@@ -367,6 +367,7 @@ def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(
         ((left, right), {"within": "soon"}, 'within: "soon"'),
         ((left, right), {"checkpoint": None}, "checkpoint: None is no place for the state of a join of streams; give a directory"),
         ((left, right), {"checkpoint": "hdfs://x/y"}, "checkpoint: 'hdfs://x/y' begins with hdfs:"),
+        ((left, right), {"sample": 5}, "sample: 5 is for batch, as streaming DataFrames are not sampled"),
         ((left, right), {"workers": 0}, "workers.min: 0 must be at least 1"),
         ((left, right), {"condition": "abs(left.kk - right.k) < 1"}, "condition: .*unknown column left.kk; left has id, k, at"),
     ):
