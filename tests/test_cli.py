@@ -221,6 +221,16 @@ def test_until_idle_waits_for_a_generator_that_follows_the_clock(tmp_path: Path)
     assert summary["seconds"] > 0.39
 
 
+def test_a_join_whose_results_are_snapshots_alone_says_where_they_are(tmp_path: Path) -> None:
+    path = manifest_at(tmp_path)
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["joins"][0]["output"] = {"select": ["l.id AS a", "r.id AS b"], "snapshots": {"size": 1}}
+    path.write_text(yaml.safe_dump(document))
+    done = run_inline(path, "--until-idle")
+    assert done.exit_code == Exit.DONE, done.output
+    assert "snapshots in the checkpoint" in done.output
+
+
 def test_json_is_all_that_standard_output_has_even_with_a_console_sink(tmp_path: Path) -> None:
     path = manifest_at(tmp_path)
     document = yaml.safe_load(path.read_text())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.controlplane.watermark import watermark_for
-from streamjoin.job import Job, SinkModel, sink_identity
+from streamjoin.job import Job, JoinJob, sink_identity
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.connector import SinkConnector
 from streamjoin.manifest.quantity import Duration
@@ -95,7 +95,7 @@ class Subject:
     @property
     def sinks(self) -> list[str]:
         """The place that each join's output goes to."""
-        return [_sink(join.sink) for join in self.job.joins]
+        return [_sink(join) for join in self.job.joins]
 
     @property
     def has_several(self) -> bool:
@@ -109,7 +109,10 @@ class Subject:
         return "; ".join(f"{join.name}: {text}" for join, text in zip(self.job.joins, texts, strict=True))
 
 
-def _sink(sink: SinkModel | None) -> str:
+def _sink(join: JoinJob) -> str:
+    sink = join.sink
+    if sink is None and join.snapshots is not None:
+        return "snapshots in the checkpoint"
     return sink.shown(wording.path) if isinstance(sink, SinkConnector) else sink_identity(sink)
 
 
