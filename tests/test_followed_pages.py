@@ -88,7 +88,8 @@ def test_the_readme_and_the_page_on_python_do_what_they_say(
     monkeypatch.chdir(tmp_path)
     near = "abs(t.price - CAST(q.price AS DECIMAL(8, 2))) <= 0.05"
     expected = duckdb.sql(f"SELECT count(*) FROM 'data/trades/*.parquet' t, 'data/quotes/*.json' q WHERE {near}").fetchall()
-    [block] = [block for block in readme if block.kind == "python"]
+    block, of_streams = [block for block in readme if block.kind == "python"]
+    assert "from streamjoin.spark import join" in of_streams.text, "as on the page whose lines test_spark_stream_join runs"
     run(block, {})
     assert capsys.readouterr().out
     assert streamjoin.Join.read("near.yaml").results().read_all().num_rows == expected[0][0]
