@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ from harness import join_of, make_job
 from random_joins import any_way
 from streamjoin.cli import main
 from streamjoin.compilation import compile_job, with_checkpoint
-from streamjoin.elastic.path_plans import PathPlans
 from streamjoin.job import Job
 from streamjoin.language.predicate import MainKind
 from streamjoin.manifest import parse
 from streamjoin.plan.explaining import explained
-from streamjoin.plan.join_plan import JoinPlan, JoinPlanError, Partitioning, Stage
+from streamjoin.plan.join_plan import JoinPlan, JoinPlanError, Stage
 from streamjoin.plan.join_plan import Path as JoinPath
-from streamjoin.plan.of_layout import join_plan
+from streamjoin.plan.of_job import join_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANS = Path(__file__).with_name("plans")
@@ -53,12 +51,8 @@ def kept(example: Path) -> Path:
     return PLANS / f"{'-'.join(example.relative_to(ROOT / 'examples').with_suffix('').parts)}.txt"
 
 
-def planned(job: Job, tasks: int, path_plans: Mapping[int, PathPlans] | None = None) -> JoinPlan:
-    return join_plan(job.streams, job.joins, job.layouts[0], Partitioning(job.model, tasks), path_plans)
-
-
 def shown(example: Path) -> str:
-    return "\n".join(explained(planned(job, 1)) for job in jobs_of(example))
+    return "\n".join(explained(join_plan(job, 1)) for job in jobs_of(example))
 
 
 def condition(rng: random.Random, names: list[str]) -> str:
@@ -92,7 +86,7 @@ def drawn_plan(seed: int, root: Path) -> tuple[list[str], str, JoinPlan]:
     job = make_job(root, streams=streams, joins=joins, model="square", workers=2)
     job = job.lying(rng.choice(job.layouts))
     path_plans = {placed.join: tuple(any_way(placed.graph, head, rng) for head in range(len(names))) for placed in job.multiway}
-    return names, text, planned(job, 2, path_plans)
+    return names, text, join_plan(job, 2, path_plans)
 
 
 def database(rng: random.Random, names: list[str]) -> duckdb.DuckDBPyConnection:
@@ -173,7 +167,7 @@ def test_joins_without_a_common_key_find_their_pairs_by_indexes(tmp_path: Path) 
     output = {"select": ["l.rid AS one", "r.rid AS other"]}
     joins = [join_of(tmp_path / name, name=name, on=text, window={"unbounded": True}, output=output) for name, text in conditions.items()]
     job = make_job(tmp_path, streams=streams, joins=joins, model="square", workers=2)
-    plans = [planned(job.lying(layout), 2) for layout in job.layouts]
+    plans = [join_plan(job.lying(layout), 2) for layout in job.layouts]
     assert [len(plan.arrangements) for plan in plans] == [2, 4]
     assert ["by an index on m with" in explained(plan) for plan in plans] == [True, False]
     found = database(random.Random(0), ["l", "r"])

@@ -14,7 +14,7 @@ from streamjoin.dataplane.stages import JoinShape, Stage
 from streamjoin.elastic.path_plans import PathPlan
 from streamjoin.kernel.run import KEY
 from streamjoin.manifest.model import Workers
-from streamjoin.plan.of_layout import arrangements_of, path_of
+from streamjoin.plan.paths import path_of
 
 STREAM = {"schema": "id BIGINT, k BIGINT, m BIGINT, s STRING, at TIMESTAMP", "eventTime": "at", "watermark": "0s"}
 
@@ -26,8 +26,8 @@ def first_steps(root: Path, on: str) -> dict[str, Stage]:
     output = {"select": [f"{name}.id AS {name}" for name in "abc"], "sink": sink}
     job = make_job(root, streams=streams, on=on, window={"within": "5s"}, output=output)
     join, (placed,) = job.joins[0], job.multiway
-    arrangements, schemas = arrangements_of(job.layouts[0], job.streams), tuple(stream.schema for stream in job.streams)
-    many = JoinShape(join.name, arrangements, join.streams, placed.graph.streams, schemas, join.window, join.where, join.output)
+    places, schemas = job.layouts[0].places, tuple(stream.schema for stream in job.streams)
+    many = JoinShape(join.name, places, join.streams, placed.graph.streams, schemas, join.window, join.where, join.output)
     paths = {(head, *order): path_of(placed, head, PathPlan(order)) for head in range(3) for order in placed.graph.orders(head)}
     return {"".join("abc"[each] for each in order): Stage(many, 0, path, 0) for order, path in paths.items()}
 

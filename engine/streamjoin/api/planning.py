@@ -28,8 +28,8 @@ from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.manifest.problem import listed
 from streamjoin.plan.explaining import explained
-from streamjoin.plan.join_plan import JoinPlan, Partitioning
-from streamjoin.plan.of_layout import join_plan
+from streamjoin.plan.join_plan import JoinPlan
+from streamjoin.plan.of_job import join_plan
 from streamjoin.retention import expected_of_places
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.models import DEFAULTS, Options, plan_for_capacity, plan_for_tasks
@@ -91,8 +91,7 @@ class Outline:
     @cached_property
     def join_plan(self) -> JoinPlan:
         """What the workers' tasks would do: arrangements, paths and their stages."""
-        job = self.job
-        return join_plan(job.streams, job.joins, job.layouts[0], Partitioning(job.model, self.workers), self.path_plans)
+        return join_plan(self.job, self.workers, self.path_plans)
 
     def explain(self) -> str:
         """That, for people."""

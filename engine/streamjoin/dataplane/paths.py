@@ -29,7 +29,7 @@ from streamjoin.language.schema import held_name
 from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.language.window import Ends, Window
 from streamjoin.plan import join_plan as plan
-from streamjoin.plan.of_layout import arrangements_of, default_path_plans, paths_of
+from streamjoin.plan.paths import default_path_plans, paths_of
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def shape_of(number: int, join: Join, config: Config) -> JoinShape:
     """The shape of the so-manieth join."""
     placed, streams = config.layout.joins[number], [config.streams[stream] for stream in join.streams]
     names, schemas = zip(*((stream.name, stream.schema) for stream in streams), strict=True)
-    arrangements = arrangements_of(config.layout, config.streams)
-    shape = JoinShape(join.name, arrangements, join.streams, names, schemas, join.window, join.where, join.output)
+    shape = JoinShape(join.name, config.layout.places, join.streams, names, schemas, join.window, join.where, join.output)
     if placed.is_multiway:
         return replace(shape, marks=LEFT if join.type.tracked else None)
     slide, has_index = join.window.slide_micros, config.layout.indexes(number)

@@ -37,6 +37,7 @@ from streamjoin.kernel.joiner import Joiner, Matched, Members, Name, Pairs, colu
 from streamjoin.kernel.keys import encode_keys, key_type, scattered
 from streamjoin.kernel.run import KEY, UNIT, Run, sort_order, take
 from streamjoin.kernel.types import held_fields
+from streamjoin.language.graph import Place
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import LEFT
@@ -44,7 +45,7 @@ from streamjoin.language.sql import Expression, parse_boolean, parse_expression
 from streamjoin.language.tree import Reference, conjunction
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.plan import join_plan as plan
-from streamjoin.plan.join_plan import Arrangement, Path
+from streamjoin.plan.join_plan import Path
 from streamjoin.scheme.routing import Routing
 
 LIES_SO = Indexed(None, None)
@@ -56,8 +57,8 @@ class JoinShape:
     """A join as its stages need it: everything that they are made of, except for their paths."""
 
     name: str
-    arrangements: tuple[Arrangement, ...]
-    """Of all joins."""
+    places: tuple[Place, ...]
+    """Of all joins: where the plan's arrangements lie, in their order."""
     numbers: tuple[int, ...]
     """Its streams, in their order, among all. Here they are counted by this order, and called members once they are joined."""
     streams: tuple[str, ...]
@@ -79,7 +80,7 @@ class JoinShape:
 
     def stream_of(self, arrangement: int) -> int:
         """Which of its streams an arrangement is of."""
-        return self.numbers.index(self.arrangements[arrangement].stream)
+        return self.numbers.index(self.places[arrangement].stream)
 
     def order(self, path: Path) -> tuple[int, ...]:
         """Its streams as a path joins them, that of the delta first."""
@@ -112,7 +113,7 @@ class Stage:
         self.first_round, self.fed_after = first_round, fed_after
         self.place, self.probing = planned.arrangement, planned.probing
         """Where the tuples lie that are probed, and those that probe."""
-        self.side = join.arrangements[self.place].side
+        self.side = join.places[self.place].side
         """The side of the scheme on which the tuples that are probed are held."""
         self.takes_new = planned.with_delta
         """Whether what came of the stream in this epoch counts."""
@@ -163,7 +164,7 @@ class Stage:
         """The schema of what is found, as it is sent."""
         if following:
             self.next_probing = following[0].probing
-            keyed, self._key = join.stream_of(self.next_probing), join.arrangements[self.next_probing].key
+            keyed, self._key = join.stream_of(self.next_probing), join.places[self.next_probing].key
             self._prefix, self._keyed = join.streams[keyed], join.schemas[keyed]
             first = [pa.field(KEY, key_type(self._key)), pa.field(UNIT, pa.uint32())]
             self.schema = pa.schema([*first, *(field for field in self.joiner.batch_schema if field.name != KEY)])
@@ -346,7 +347,7 @@ def _keeps_key(join: JoinShape, stage: plan.Stage, after: plan.Stage) -> bool:
     """Whether what probed in this stage has the key by which results go on to the one after: the same key, or an equal one."""
     is_equal = stage.main.is_equality and not stage.main.slack
     is_kept = after.probing == stage.probing or (after.probing == stage.arrangement and is_equal)
-    return is_kept and join.arrangements[after.probing].key is not None
+    return is_kept and join.places[after.probing].key is not None
 
 
 def _carried(join: JoinShape, path: Path, at: int, at_end: set[int] | None) -> list[tuple[str, Expression]]:
@@ -357,7 +358,7 @@ def _carried(join: JoinShape, path: Path, at: int, at_end: set[int] | None) -> l
     for before, after in pairwise(path.stages[at:]):
         for condition in join.checks(after):
             read |= condition.columns
-        key, keyed = join.arrangements[after.probing].key, join.stream_of(after.probing)
+        key, keyed = join.places[after.probing].key, join.stream_of(after.probing)
         if key is not None and not _keeps_key(join, before, after):
             for sql in key.sql:
                 read |= parse_expression(sql, {join.streams[keyed]: join.schemas[keyed]}).columns
