@@ -102,6 +102,10 @@ class Style:
         level, form = environment.get(LEVEL), environment.get(FORMAT)
         return None if level is None or form not in FORMATS else cls(level, form, environment.get(ABOUT, ""))
 
+    def configure(self, stream: IO[str] | None = None) -> None:
+        """All loggers of this process (:func:`configure`)."""
+        configure(self.level, self.form, stream, self.about)
+
     @property
     def java_level(self) -> str:
         """Of Spark's own records: more is of use to those alone who look for its faults."""
@@ -168,6 +172,6 @@ def in_pod(environment: Mapping[str, str]) -> Iterator[None]:
     if style is None:
         yield
         return
-    configure(style.level, style.form, about=style.about)
+    style.configure()
     with contextlib.redirect_stderr(Lines(logging.getLogger("streamjoin"))):
         yield

@@ -261,12 +261,18 @@ class Run(Iterator[Epoch]):
     def _tell(self, event: Event) -> None:
         if isinstance(event, Ended):
             self._ended = event
-        elif isinstance(event, Retrying):
-            LOG.warning("%s; trying again", event.sentence)
-        elif isinstance(event, Notice):
-            LOG.info("%s", event.text)
         elif isinstance(event, Entering) and event.step == "sweep":  # what the commit before had staged has just been made visible
             self._recover()
+        else:
+            log(event)
+
+
+def log(event: Event) -> None:
+    """What a program that runs a join is to know of it, where nobody watches."""
+    if isinstance(event, Retrying):
+        LOG.warning("%s; trying again", event.sentence)
+    elif isinstance(event, Notice):
+        LOG.info("%s", event.text)
 
 
 def _restore_interrupts(before: Any) -> None:

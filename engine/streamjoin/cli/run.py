@@ -288,6 +288,7 @@ def _report(options: Options, state: RunState, ended: Ended, out: TextIO | None)
     """Draw the picture and print the summary; ``out`` is None when nobody reads it."""
     from streamjoin.cli.record import summary_record
     from streamjoin.cli.summary import summary_lines
+    from streamjoin.cli.view import LOG
 
     seconds = time.time() - state.history.origin
     picture = options.picture if state.history.epochs else None
@@ -301,7 +302,7 @@ def _report(options: Options, state: RunState, ended: Ended, out: TextIO | None)
             picture = None
     if options.pods is not None:
         fields = summary_record(state, ended, seconds, picture)
-        logging.getLogger("streamjoin.run").info("the run has ended: %s", fields["reason"], extra={"fields": fields})
+        LOG.info("the run has ended: %s", fields["reason"], extra={"fields": fields})
     elif out is not None:
         lines = [json.dumps(summary_record(state, ended, seconds, picture))] if options.as_json else summary_lines(state, ended, picture)
         with contextlib.suppress(OSError):

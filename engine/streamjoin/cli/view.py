@@ -63,6 +63,9 @@ class View:
             self.note(text)
 
     def note(self, text: str) -> None:
+        self.say(text)
+
+    def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
     def tick(self) -> None:
@@ -142,11 +145,9 @@ class LogView(LineView):
         if LOG.isEnabledFor(logging.INFO):
             LOG.info("%s", epoch_line(done.result), extra={"fields": epoch_record(self.state.subject, done)})
 
-    def note(self, text: str) -> None:
-        is_warning = text.startswith(WARNING)
-        LOG.log(logging.WARNING if is_warning else logging.INFO, "%s", text.removeprefix(WARNING))
-        if is_warning:
-            self._warned.add(text.removeprefix(WARNING))
+    def say(self, text: str) -> None:
+        level = logging.WARNING if text.startswith(WARNING) else logging.INFO
+        LOG.log(level, "%s", text.removeprefix(WARNING))
 
 
 def epoch_line(result: EpochResult) -> str:

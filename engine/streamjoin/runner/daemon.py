@@ -17,7 +17,7 @@ import sys
 import pyspark.worker  # noqa: F401 - each process would load it
 from pyspark.daemon import manager
 
-from streamjoin.logs import Style, configure
+from streamjoin.logs import Style
 from streamjoin.runner import host
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     """Load, then fork for Spark until it ends this."""
     style = Style.of(os.environ)
     if style is not None:
-        configure(style.level, style.form, sys.stderr, style.about)
+        style.configure(sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):  # each host tries it again, and its task says what failed
         host.load()
     manager()

@@ -9,7 +9,6 @@ difference where they end. A part that fails is what each query is told at its n
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 from streamjoin.api.execution import Execution, default_log_directory
-from streamjoin.api.loop import Ended, Event, Notice, Retrying
+from streamjoin.api.loop import Ended, Event
+from streamjoin.api.running import log
 from streamjoin.job import Job
 from streamjoin.results.reader import list_snapshots
 from streamjoin.runner.spark import SparkSettings
@@ -28,7 +28,6 @@ from streamjoin.spark.workers import SessionRunner, has_ended
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage
 
-LOG = logging.getLogger("streamjoin")
 LOOK_SECONDS = 0.05
 END_SECONDS = 60.0
 """An epoch that runs when the parts are to end may take so long; the next run does it again."""
@@ -179,10 +178,8 @@ class Parts:
     def _tell(self, event: Event) -> None:
         if isinstance(event, Ended):
             self._ended = event
-        elif isinstance(event, Retrying):
-            LOG.warning("%s; trying again", event.sentence)
-        elif isinstance(event, Notice):
-            LOG.info("%s", event.text)
+        else:
+            log(event)
 
 
 def _has_passed(position: dict[str, Any] | None, number: int) -> bool:
