@@ -43,7 +43,8 @@ class ScaledJoin:
         self._job, self._clock = job, clock
         self._start_seconds, self._change_seconds = start_seconds, start_seconds + move_seconds
         self.main: MainPredicate = job.layouts[0].main
-        self.tuples, self.backlog, self.epoch_seconds = tuples, 0.0, 0.1
+        self.tuples = tuples
+        self.backlog, self.epoch_seconds = 0.0, 0.1
         self.rates = {stream.name: 100.0 for stream in job.streams}
         self.state, self.began = "running", clock()
         self.plan = make_plan(None, self.statistics_now, self.main, **self._limits(workers)).plan
@@ -181,6 +182,15 @@ class ScaledJoin:
         self.put_at, self.dropped = self._clock(), None
         return Answered(202, "")
 
+    @property
+    def task_tuples(self) -> float:
+        """Of each stream, as if every task held all."""
+        return self.tuples
+
+    def arrived(self, rate: float) -> float:
+        """How many tuples of a stream that brings so many a second have come."""
+        return rate * (self._clock() - self.began)
+
     def metrics(self) -> str:
         """One scrape."""
         self.advance()
@@ -192,10 +202,10 @@ class ScaledJoin:
             lines.append(f'streamjoin_worker_utilization_ratio{{name="one",task="{task}"}} {tau}')
             lines.append(f'streamjoin_worker_shed_ratio{{name="one",task="{task}"}} 0.0')
             for side in ("left", "right"):
-                lines.append(f'streamjoin_worker_tuples{{name="one",side="{side}",task="{task}"}} {self.tuples}')
+                lines.append(f'streamjoin_worker_tuples{{name="one",side="{side}",task="{task}"}} {self.task_tuples}')
         for stream, rate in self.rates.items():
             lines.append(f'streamjoin_shed_tuples_total{{name="one",stream="{stream}"}} 0.0')
-            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {rate * (self._clock() - self.began)}')
+            lines.append(f'streamjoin_accepted_tuples_total{{name="one",stream="{stream}"}} {self.arrived(rate)}')
             lines.append(f'streamjoin_backlog_records{{name="one",stream="{stream}"}} {self.backlog}')
             watermark = self.began + self.pace * (self._clock() - self.began)
             lines.append(f'streamjoin_watermark_timestamp_seconds{{name="one",stream="{stream}"}} {watermark}')

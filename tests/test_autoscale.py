@@ -79,7 +79,7 @@ class World:
     """A cluster, a join with its load, and operators that come and go."""
 
     def __init__(
-        self, tuples: float = FEW, workers: int = 1, *, prometheus: bool = True, join: type[ScaledJoin] = ScaledJoin, **spec: Any
+        self, tuples: float = FEW, workers: int = 1, *, prometheus: bool = True, join: Callable[..., ScaledJoin] = ScaledJoin, **spec: Any
     ) -> None:
         self.now = BEGIN
         self.cluster = MemoryCluster()
@@ -111,15 +111,17 @@ class World:
             self.kill_at = None
             raise Killed(step)
 
-    async def once(self, reconciler: Reconciler | None = None) -> None:
+    async def once(self, reconciler: Reconciler | None = None) -> float | None:
+        """One call; after how many seconds the next one is due."""
         reconciler = reconciler or self.reconciler
         for body in self.cluster.of("StreamJoin"):
             reconciler.seen.saw(body)
         for body in self.cluster.of("Deployment"):
             reconciler.seen.saw_deployment(body)
-        await reconciler.reconcile(KEY)
+        after = await reconciler.reconcile(KEY)
         if ("Deployment", "default", "sj-one") in self.cluster.objects:
             self.cluster.ready("default", "sj-one")
+        return after
 
     async def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Polls for so long, or until something is so; an operator that is killed is followed by another."""

@@ -744,7 +744,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "floor": "min",
         "quiet": [],
         "policy": "predictive",
-        "maxPerHour": 0,
+        "maxPerHour": 20,
         "whenFull": "backpressure",
         "tau0": 0.2,
         "tau2": 0.8,

@@ -37,8 +37,11 @@ class TestJumps:
         assert (rate_shifts.since, rate_shifts.lasted) == (None, [False])
 
     def test_a_jump_is_believed_with_its_second_sample_at_the_rates_since_it_began(self) -> None:
-        rate_shifts = fed(100, 400, 420)
-        assert rate_shifts.believed(45.0) == (410, 410)
+        """It began within the first sample, which has less of it."""
+        rate_shifts = fed(100, 250, 420)
+        assert rate_shifts.believed(45.0) == (420, 420)
+        fed(400, rate_shifts=rate_shifts, begin=45)
+        assert rate_shifts.believed(60.0) == (410, 410)
 
     def test_one_that_lasts_until_workers_are_there_has_lasted(self) -> None:
         rate_shifts = fed(100, 400, 400, 400, 400, 400, 400, 100)

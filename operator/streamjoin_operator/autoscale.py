@@ -23,14 +23,7 @@ from typing import Any
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
-from streamjoin.elastic.events import (
-    LimitsSet,
-    MigrationFinished,
-    Paused,
-    Resumed,
-    Suspended,
-    Unpaused,
-)
+from streamjoin.elastic.events import LimitsSet, MigrationFinished, Paused, Resumed, Suspended, Unpaused
 from streamjoin.elastic.forecast import Forecast, Prospect
 from streamjoin.elastic.ledger import Ledger, Realised, Record
 from streamjoin.elastic.plan import Plan
@@ -351,11 +344,10 @@ class Autoscaler:
             return []
         if found.distrusted is None:
             self.trusted_at = found.sample.taken_at
-        record = self._shell.take(replace(found.sample, starting=plan.starting))
-        if record is None:
-            return []
-        self.is_new = True
-        return [("Normal", Reason.Scaled, _outcome(record))]
+        records = [self._shell.take(replace(sample, starting=plan.starting)) for sample in (*found.earlier, found.sample)]
+        shown = [("Normal", Reason.Scaled, _outcome(record)) for record in records if record is not None]
+        self.is_new = self.is_new or bool(shown)
+        return shown
 
     async def decide(self, plan: Mapping[str, Any], job: Job, statistics: Callable[[], Awaitable[Object | None]], now: float) -> Decision:
         """What to do, noted down. ``statistics`` asks the driver, when a rule wants to know what a change would do."""

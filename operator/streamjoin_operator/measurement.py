@@ -13,6 +13,7 @@ no older than the bound; whatever falls short of that is :class:`Distrusted`, a 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import re
 from collections import Counter
@@ -38,8 +39,10 @@ RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
 WATERMARK = "watermark_timestamp_seconds"
 NAMES = (TAU, TUPLES, GENERATION, EPOCH, ACCEPTED, SHED, BACKLOG, EPOCH_SECONDS, EPOCHS, RUNNING, COMMITTED, BUDGET, WATERMARK)
 """The metrics that are needed, without their prefix (``docs/metrics.md``)."""
-RATE_SECONDS = 60.0
-"""Over so long rates are taken, and what was shed; over as long as there are scrapes where those are further apart."""
+SHED_SECONDS = 60.0
+"""Over so long is taken what was shed."""
+RATE_EPOCHS = 4
+"""Over so many epochs rates are taken: a scrape shows whole epochs, and between two scrapes one more or one fewer may have ended."""
 
 _OWN = ("__name__", "name", "task", "side", "stream")
 """Labels of the metrics themselves; the others say who was scraped."""
@@ -83,6 +86,8 @@ class Reading:
     """When the scrape was made."""
     late_seconds: float = 0.0
     """By so much a newer scrape is ahead of which not every series is there yet."""
+    earlier: tuple[Sample, ...] = ()
+    """What the scrapes before it say that nobody has asked for, oldest first; without those that are not whole or not sound."""
 
 
 class Source(StrEnum):
@@ -104,6 +109,10 @@ class Measurement:
     """Why there is no sample; or why it is not Prometheus', which is to be asked."""
     note: str = ""
     """What is said of a sample that can be trusted."""
+    earlier: tuple[Sample, ...] = ()
+    """The samples since the last poll, oldest first: how long something has lasted is seen by them at once."""
+    at: float | None = None
+    """When the scrape was made; None: nobody asks for those since."""
 
     @property
     def lacking(self) -> Distrusted | None:
@@ -170,13 +179,16 @@ def measure(
     now: float,
     bound: float,
     is_retrying: bool = False,
+    after: float | None = None,
 ) -> Reading | Distrusted:
     """The sample that the newest whole scrape gives of plan ``generation`` with ``workers`` workers; ``streams``: their names, by side
     of the scheme.
 
     ``bound``: from this age on, in seconds, no scrape is believed. ``is_retrying``: epochs fail, so that what is shown is of the last one
-    that did not. The sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points).
+    that did not. ``after``: the time of the last scrape that was read; those since then are read, too. None: only the newest is. The
+    sample's time is that of the epoch, which may be older than the scrape: the core judges that. O(points for each scrape that is read).
     """
+    plan = Plan(generation, workers, streams)
     by_target: dict[Labels, list[Series]] = {}
     for series in found:
         if series.points:
@@ -192,12 +204,23 @@ def measure(
         return Distrusted(Reason.MetricsStale, text)
     living = [target for target in targets if abs(now - target.at) <= bound]
     # Pods come and go, and one may be scraped twice: the one that is furthest counts, and of its scrapes the newest.
-    read = [(target.read(generation, workers, streams, is_retrying, now, bound), target) for target in living]
-    whole = [one for one, _ in read if isinstance(one, Reading)]
+    read = [(target.read(plan, is_retrying, now, bound), target) for target in living]
+    whole = [(one, target) for one, target in read if isinstance(one, Reading)]
     last, _ = max(read, key=lambda one: (one[1].epoch, one[1].at))
     if isinstance(last, Distrusted) and not (whole and last.reason is Reason.MetricsIncomplete):
         return last
-    return max(whole, key=lambda one: (one.epoch, one.at))
+    reading, chosen = max(whole, key=lambda one: (one[0].epoch, one[0].at))
+    return reading if after is None else replace(reading, earlier=chosen.between(after, reading.at, plan, is_retrying))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of which plan samples are to be."""
+
+    generation: int
+    workers: int
+    streams: Sequence[Sequence[str]]
+    """Their names, by side of the scheme."""
 
 
 class _Target:
@@ -213,15 +236,13 @@ class _Target:
         last = [one.points[-1][1] for one in self._all if one.labels["__name__"] == EPOCH]
         return max((number for number in last if math.isfinite(number)), default=-1.0)
 
-    def read(
-        self, generation: int, workers: int, streams: Sequence[Sequence[str]], is_retrying: bool, now: float, bound: float
-    ) -> Reading | Distrusted:
+    def read(self, plan: Plan, is_retrying: bool, now: float, bound: float) -> Reading | Distrusted:
         """The newest whole scrape's sample; or what the newest one lacks."""
         lacking: Distrusted | None = None
         for at in self._scrapes():
             scraped = _Scraped(self._all, at)
             try:
-                sample = scraped.sample(generation, workers, streams, is_retrying)
+                sample = scraped.sample(plan, is_retrying)
             except Doubt as doubt:
                 lacking = lacking or doubt.found
                 if doubt.found.reason is not Reason.MetricsIncomplete or doubt.found.is_early:
@@ -233,6 +254,14 @@ class _Target:
             return Reading(sample, scraped.epoch, at, self.at - at)
         assert lacking is not None, "there is at least the newest scrape"
         return lacking
+
+    def between(self, after: float, before: float, plan: Plan, is_retrying: bool) -> tuple[Sample, ...]:
+        """What the scrapes between these times say, oldest first, as far as they are whole and sound."""
+        found = []
+        for at in sorted({at for one in self._all for at, _ in one.points if after < at < before}):
+            with contextlib.suppress(Doubt):
+                found.append(_Scraped(self._all, at).sample(plan, is_retrying))
+        return tuple(found)
 
     def _scrapes(self) -> Iterator[float]:
         """The times of the scrapes that may be whole, the newest first: of one that lacks a series, those before it that have more."""
@@ -258,27 +287,28 @@ class _Scraped:
         numbers = [value for _, value in self._now(EPOCH) if math.isfinite(value)]
         return max(numbers, default=-1.0)
 
-    def sample(self, generation: int, workers: int, streams: Sequence[Sequence[str]], is_retrying: bool) -> Sample:
-        check_plan(self._one(GENERATION), generation)
-        tau = checked_tau({series.labels.get("task", ""): value for series, value in self._now(TAU)}, workers)
-        names = list(dict.fromkeys(stream for of_side in streams for stream in of_side))
-        arrived, shed = self._arrived(names)
-        left, right = (math.fsum(arrived[stream] for stream in of_side) for of_side in streams)
+    def sample(self, plan: Plan, is_retrying: bool) -> Sample:
+        check_plan(self._one(GENERATION), plan.generation)
+        tau = checked_tau({series.labels.get("task", ""): value for series, value in self._now(TAU)}, plan.workers)
+        names = list(dict.fromkeys(stream for of_side in plan.streams for stream in of_side))
+        lasting = RATE_EPOCHS * self._seconds_an_epoch
+        arrived = {stream: self._rate(stream, lasting) for stream in names}
+        left, right = (math.fsum(arrived[stream] for stream in of_side) for of_side in plan.streams)
         # What a scrape shows was committed before the attempt that was running then began.
         before = self.at - self._one(RUNNING)
         epochs = self._one(EPOCHS)
         return Sample(
             taken_at=min(before, self._one(COMMITTED)) if is_retrying else before,
-            generation=generation,
+            generation=plan.generation,
             tau={int(task): value for task, value in tau.items()},
-            workers=workers,
+            workers=plan.workers,
             rates=(left, right),
-            pace=self._pace(names),
-            held=(self._held("left", workers), self._held("right", workers)),
+            pace=self._pace(names, lasting),
+            held=(self._held("left", plan.workers), self._held("right", plan.workers)),
             epoch_seconds=self._epoch_seconds(),
             # A process that has run no epoch has nothing waiting that it knows of; it shows no backlog then.
             backlog_records=sum(self._of_stream(BACKLOG, stream) for stream in names) if epochs else 0.0,
-            shed_fraction=shed,
+            shed_fraction=self._shed_fraction(names),
             budget_seconds=next((_sound(seconds, BUDGET) for _, seconds in self._now(BUDGET)), None),
         )
 
@@ -289,37 +319,39 @@ class _Scraped:
             raise Doubt(Reason.MetricsIncomplete, f"the {side} tuples of {len(found)} of {workers} workers are known")
         return math.fsum(_sound(value, f"the {side} tuples of worker {task}") for task, value in found.items())
 
-    def _arrived(self, streams: Sequence[str]) -> tuple[dict[str, float], float]:
-        """Tuples per second of each stream, those shed included; and the part of all that was shed."""
-        rates, accepted, shed = dict[str, float](), 0.0, 0.0
-        for stream in streams:
-            took, seconds = self._increase(self._counter(ACCEPTED, stream))
-            dropped, _ = self._increase(self._counter(SHED, stream))
-            rates[stream] = (took + dropped) / seconds
-            accepted += took
-            shed += dropped
-        return rates, shed / (accepted + shed) if shed else 0.0
+    def _rate(self, stream: str, lasting: float) -> float:
+        """Tuples per second, those shed included."""
+        counters = (self._counter(ACCEPTED, stream), self._counter(SHED, stream))
+        (took, seconds), (dropped, _) = (_increase(points, lasting) for points in counters)
+        return (took + dropped) / seconds
 
-    def _pace(self, streams: Sequence[str]) -> float | None:
+    def _shed_fraction(self, streams: Sequence[str]) -> float:
+        """Of all tuples that came lately, the part that was shed."""
+        accepted, shed = (
+            math.fsum(_increase(self._counter(name, stream), SHED_SECONDS)[0] for stream in streams) for name in (ACCEPTED, SHED)
+        )
+        return shed / (accepted + shed) if shed else 0.0
+
+    def _pace(self, streams: Sequence[str], lasting: float) -> float | None:
         """Seconds of event time that have passed in each second, by the stream that is furthest behind. None: without event time, with one
         scrape, or where the driver began anew."""
         found = {series.labels.get("stream"): since_reset(series.points) for series, _ in self._now(WATERMARK)}
         of_streams = [dict(found[stream]) for stream in streams if stream in found]
         if len(of_streams) < len(streams):
             return None
-        times = [at for at in of_streams[0] if self.at - at <= RATE_SECONDS and all(at in points for points in of_streams)]
-        if len(times) < 2:
+        times = [at for at in of_streams[0] if all(at in points for points in of_streams)]
+        points = _last([(at, min(points[at] for points in of_streams)) for at in times], lasting)
+        if len(points) < 2:
             return None
-        first, last = (min(points[at] for points in of_streams) for at in (times[0], times[-1]))
-        return max(0.0, last - first) / (times[-1] - times[0])
+        (began, first), (ended, last) = points[0], points[-1]
+        return max(0.0, last - first) / (ended - began)
 
-    def _increase(self, points: Points) -> tuple[float, float]:
-        """By how much a counter has risen, and in how many seconds."""
-        recent = [point for point in points if self.at - point[0] <= RATE_SECONDS]
-        used = since_reset(recent if len(recent) > 1 else points)
-        if len(used) < 2 or used[-1][0] <= used[0][0]:
-            raise Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two", is_early=True)
-        return used[-1][1] - used[0][1], used[-1][0] - used[0][0]
+    @property
+    def _seconds_an_epoch(self) -> float:
+        """From one epoch's end to the next one's, as long as is known; 0 where none has ended."""
+        counts = since_reset(self._counter(EPOCHS))
+        ended = counts[-1][1] - counts[0][1]
+        return (counts[-1][0] - counts[0][0]) / ended if ended > 0 else 0.0
 
     def _epoch_seconds(self) -> float:
         """What the last epochs took on average, of those that ended between the last two scrapes that differ; 0 where none has."""
@@ -370,6 +402,21 @@ def since_reset(points: Points) -> Points:
     """A counter's points from the last one on that is smaller than the one before: its process began anew there."""
     begins = [index for index, (before, after) in enumerate(pairwise(points), 1) if after[1] < before[1]]
     return points[begins[-1] :] if begins else points
+
+
+def _last(points: Points, seconds: float) -> Points:
+    """The points of the last so many seconds, or a little more: from the last one on that is so old; all where none is."""
+    begins = [index for index, (at, _) in enumerate(points) if points[-1][0] - at >= seconds]
+    return points[begins[-1] if begins else 0 :]
+
+
+def _increase(points: Points, seconds: float) -> tuple[float, float]:
+    """By how much a counter has risen, and in how many seconds: the last so many, and from one scrape to the next at least."""
+    used = since_reset(points)
+    used = _last(used, max(seconds, math.ulp(used[-1][0])))
+    if len(used) < 2 or used[-1][0] <= used[0][0]:
+        raise Doubt(Reason.MetricsIncomplete, "only one scrape is known so far, and rates take two", is_early=True)
+    return used[-1][1] - used[0][1], used[-1][0] - used[0][0]
 
 
 def _sound(value: float, what: str) -> float:

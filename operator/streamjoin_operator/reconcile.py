@@ -36,6 +36,8 @@ from streamjoin_operator.settings import Settings
 
 log = logging.getLogger(__name__)
 
+SOONER = 3
+"""So many times as often a driver is asked of whose join the next sample may call for more workers."""
 PASSING_FAILURES = 2
 """So many failures in a row that may pass by themselves are only logged: some seconds."""
 
@@ -145,7 +147,7 @@ class Reconciler:
             if verdict.after is not None:
                 return verdict.after
         self._ports.on_step("report")
-        return self._ports.settings.poll_seconds
+        return self._ports.settings.poll_seconds / (SOONER if reconciliation.looks_soon else 1)
 
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
         # Not by its generation: a watch that began under an older definition shows the same one without the fields that that lacks.

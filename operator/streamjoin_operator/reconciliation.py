@@ -123,6 +123,8 @@ class Reconciliation:
     """Why fewer query servers are ready than are wanted."""
     report: Report | None = None
     wanted_workers: int | None = None
+    looks_soon: bool = False
+    """Whether what has begun may call for more workers once it has lasted a little longer."""
     plan_unmet: str | None = None
     """What the plan that runs has yet to become, as the manifest asks for it."""
     plan_dropped: str | None = None

@@ -79,6 +79,7 @@ class ScalingStep:
             return PROCEED
         reconciliation.events += scaler.follow(job, reconciliation.resource.pause, plan, at)
         reconciliation.events += scaler.take(await self._measure(reconciliation, scaler, plan, at), plan)
+        reconciliation.looks_soon = scaler.core is not None and scaler.core.looks_soon
         decision = await scaler.decide(reconciliation.report.plan, job, lambda: self._ports.drivers.statistics(url, token), at)
         wish = scaler.wish(decision, plan, manifest.spec.scheme.model, at)
         if wish is None:
@@ -152,6 +153,7 @@ class ScalingStep:
             now=at,
             bound=bound,
             is_retrying=reconciliation.report.health.get("state") == "retrying",
+            after=None if scaler.measured is None else scaler.measured.at,
         )
         url = reconciliation.manifest.spec.scaling.prometheus.url or self._ports.settings.prometheus_url
         away: Distrusted | None = None
@@ -167,7 +169,8 @@ class ScalingStep:
             confirmed = found if isinstance(found, Distrusted) else sample(found)
             if isinstance(confirmed, Reading):
                 memo.scrapes = None
-                return Measurement(Source.PROMETHEUS, confirmed.sample, note=self._lateness(memo, confirmed.late_seconds))
+                late = self._lateness(memo, confirmed.late_seconds)
+                return Measurement(Source.PROMETHEUS, confirmed.sample, note=late, earlier=confirmed.earlier, at=confirmed.at)
             away = confirmed
         memo.scrapes = memo.scrapes or Scrapes(2 * bound)
         memo.scrapes.add(reconciliation.report.text, at)

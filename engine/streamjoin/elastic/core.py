@@ -109,6 +109,16 @@ class DecisionCore:
         """Of the plan that runs."""
         return self._state.workers
 
+    @property
+    def looks_soon(self) -> bool:
+        """Whether the next sample may be the one by which workers are added: a worker is full, or rates have jumped, and has to last."""
+        state, settings = self._state, self.settings
+        if state.latest is None or state.migrating_to is not None or state.paused is not None or state.suspended:
+            return False
+        at, jumps = state.latest.taken_at, state.rate_shifts
+        is_full = state.full is not None and at - state.full.since < settings.scale_up_after
+        return is_full or (jumps.since is not None and jumps.believed(at) is None)
+
     def validate_state(self) -> None:
         """Raises AssertionError where an invariant does not hold."""
         self._state.validate()
@@ -162,6 +172,7 @@ class DecisionCore:
                     state.rate_shifts.forget()
                 else:
                     state.rate_shifts.observe(at, rates, state.state_forecast.rates, ahead(settings))
+                state.rate_trend.observe(at, rates)
             state.state_forecast.observe(at, (left / reading.kept, right / reading.kept), rates, reading.pace)
             if settings.is_predictive:
                 state.seasonality.observe(at, rates)
@@ -214,7 +225,7 @@ class DecisionCore:
         self._remember_pace(reading, gap)
         seconds, rate = reading.epoch_seconds, reading.rate
         if not reading.problems and reading.demand is not None and seconds is not None and rate is not None:
-            state.peaks.add(at, settings.scale_down_after, reading.demand, seconds, rate)
+            state.peaks.add(at, state.damping.patience * settings.scale_down_after, reading.demand, seconds, rate)
             state.quickest = seconds if state.quickest is None else min(state.quickest, seconds)
 
     def _remember_pace(self, reading: Reading, gap: float) -> None:
@@ -238,6 +249,8 @@ class DecisionCore:
             state.attempt = state.outrun = Attempt(state.workers, workers, latest.rate)
         elif workers < state.workers:
             state.attempt = None
+        if self.settings.policy is Policy.THRESHOLDS:
+            state.damping.changed(at, workers, state.workers, self.settings.scale_down_after)
         if workers == state.workers and state.uneven is not None:
             state.replans += 1
         against = Course.DOWN if workers > state.workers else Course.UP

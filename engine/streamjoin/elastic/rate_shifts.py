@@ -40,9 +40,11 @@ class RateShifts:
     samples: int = 0
     """Of that jump."""
     rates: Pair = (0.0, 0.0)
-    """The mean of those."""
+    """The mean of those but the first, which may be of a time in which it began; of that one, while it is the only one."""
     lasted: list[bool] = field(default_factory=list)
     """Whether earlier jumps did, the oldest first."""
+    burst: float | None = None
+    """When the last one that did not began: averages go on being too high for a while."""
 
     def observe(self, at: float, rates: Pair, average: Pair, lasting: float) -> None:
         """Take in a sample that is younger than the last one. O(1).
@@ -59,9 +61,9 @@ class RateShifts:
         elif at - self.since >= lasting:
             self._end(lasted=True)
         else:
-            self.samples += 1
             left, right = self.rates
             self.rates = left + (rates[0] - left) / self.samples, right + (rates[1] - right) / self.samples
+            self.samples += 1
 
     def forget(self) -> None:
         """Nobody has looked for a while: what has become of the jump is not known."""
@@ -79,12 +81,21 @@ class RateShifts:
         return self.rates
 
     def _end(self, lasted: bool) -> None:
+        if not lasted:
+            self.burst = self.since
         self.since = None
         self.lasted = [*self.lasted, lasted][-MOST_JUMPS:]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; :meth:`from_json` gives the same back."""
-        return {"since": self.since, "usual": self.usual, "samples": self.samples, "rates": list(self.rates), "lasted": list(self.lasted)}
+        return {
+            "since": self.since,
+            "usual": self.usual,
+            "samples": self.samples,
+            "rates": list(self.rates),
+            "lasted": list(self.lasted),
+            "burst": self.burst,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RateShifts:
@@ -96,4 +107,5 @@ class RateShifts:
             int(data["samples"]),
             (float(left), float(right)),
             [bool(lasted) for lasted in data["lasted"]],
+            None if data["burst"] is None else float(data["burst"]),
         )

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from streamjoin.elastic.damping import Damping
 from streamjoin.elastic.idle_periods import IdlePeriods
 from streamjoin.elastic.rate_shifts import RateShifts
+from streamjoin.elastic.rate_trend import RateTrend
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.seasonality import Seasonality
 from streamjoin.elastic.settings import MOST_PER_HOUR
@@ -157,12 +159,17 @@ class State:
     """Kept across plans: what the window holds does not depend on them."""
     rate_shifts: RateShifts = field(default_factory=RateShifts)
     """Kept likewise."""
+    rate_trend: RateTrend = field(default_factory=RateTrend)
+    """Kept likewise."""
     seasonality: Seasonality = field(default_factory=Seasonality)
     """Kept likewise."""
     idle_periods: IdlePeriods = field(default_factory=IdlePeriods)
     """Kept across plans, as the forecast."""
     trend: Trend = field(default_factory=Trend)
     """Of the fullest worker's tau, as it would be if nothing were shed, under this plan."""
+
+    damping: Damping = field(default_factory=Damping)
+    """Kept likewise; by the policy ``thresholds`` alone."""
 
     def forget_samples(self) -> None:
         """Nothing that was measured counts any more."""
@@ -201,9 +208,9 @@ class State:
             value = getattr(self, item.name)
             if isinstance(value, Reading | StateForecast | RateShifts | Seasonality | IdlePeriods):
                 value = value.to_json()
-            elif isinstance(value, Hold | Behind | Attempt):
+            elif isinstance(value, Hold | Behind | Attempt | Damping):
                 value = {name: getattr(value, name) for name in value.__slots__}
-            elif isinstance(value, Peaks):
+            elif isinstance(value, Peaks | RateTrend):
                 value = [list(row) for row in value.rows]
             elif isinstance(value, Trend):
                 value = {name: [list(row) for row in getattr(value, name)] for name in ("rows", "foreseen")}
@@ -219,6 +226,7 @@ class State:
             "behind": Behind,
             "attempt": Attempt,
             "outrun": Attempt,
+            "damping": Damping,
         }
         try:
             values = dict(data)
@@ -231,6 +239,7 @@ class State:
             if values.get("latest") is not None:
                 values["latest"] = Reading.from_json(values["latest"])
             values["peaks"] = Peaks([[float(number) for number in row] for row in values["peaks"]])
+            values["rate_trend"] = RateTrend([[float(number) for number in row] for row in values["rate_trend"]])
             values["trend"] = Trend(**{name: [list(map(float, row)) for row in rows] for name, rows in values["trend"].items()})
             for name, part in (
                 ("idle_periods", IdlePeriods),

@@ -292,7 +292,7 @@ class Scaling(Part):
     more."""
     quiet: Annotated[tuple[Quiet, ...], Field(strict=False, max_length=16)] = ()
     """Times of the week in which no change of the plan begins, unless tuples are being lost."""
-    max_per_hour: Annotated[int, Field(ge=0, le=60)] = 0
+    max_per_hour: Annotated[int, Field(ge=0, le=60)] = 20
     """The greatest number of changes of the plan in an hour, unless tuples are being lost; 0: any number."""
     budget: Budget | None = None
     """How complete results must be when shedding is on. Within the budget a full worker is relieved only if that costs less than the shed

@@ -45,7 +45,9 @@ def allocate(review: Review) -> Verdict:
     review.held_for[rule] = hold.seconds
     if hold.until < latest.taken_at:
         return review.refuse(rule, Reason.BAD_SAMPLE, f"a worker was full, and the last sample does not say: {listed(latest.problems)}")
-    after = settings.scale_up_after * (_SEEN_COMING if settings.is_predictive else 1)
+    burst = state.rate_shifts.burst
+    is_of_burst = burst is not None and hold.since >= burst
+    after = settings.scale_up_after * (_SEEN_COMING if settings.is_predictive and not is_of_burst else 1)
     if settings.is_predictive and tau is not None and settings.unshed(tau) >= settings.tau2:
         # It is not foreseen, but so: what is held does not come and go with a burst.
         after = 0.0
@@ -211,7 +213,7 @@ def _by_jump(review: Review) -> str:
 def _by_season(review: Review) -> str:
     """What the season says of the rates until workers could be there, if it is more than they are now."""
     state = review.state
-    seasonality, now = state.seasonality.highest(ahead(review.settings)), sum(present_rates(state))
+    seasonality, now = state.seasonality.highest(ahead(review.settings)), sum(present_rates(state, review.settings))
     if seasonality is None or sum(seasonality) <= _BUSIER * now:
         return ""
     most = state.seasonality.factor

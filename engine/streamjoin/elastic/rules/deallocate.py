@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamjoin.elastic.decision import Kind, Reason, Verdict
 from streamjoin.elastic.rules.give_back import give_back
 from streamjoin.elastic.rules.keep_up import fewest_that_keep_up
@@ -38,8 +40,12 @@ def deallocate(review: Review) -> Verdict:  # noqa: C901
         review.held_for[rule] = hold.seconds
         why = f"the mean tau ({tau_mean:.2f}) has been at or below tau0 ({settings.tau0:g}) for {duration(hold.seconds)}"
         reason = Reason.UNUSED
-        if hold.seconds < settings.scale_down_after:
-            return review.wait(rule, f"the mean tau is at or below tau0 ({settings.tau0:g})", hold.seconds, settings.scale_down_after)
+        patience = state.damping.patience
+        if hold.seconds < patience * settings.scale_down_after:
+            missed = f", {patience:g} times as long as is set, since workers were missed soon after they had gone" if patience > 1 else ""
+            reached = f"the mean tau is at or below tau0 ({settings.tau0:g})"
+            answer = review.wait(rule, reached, hold.seconds, patience * settings.scale_down_after)
+            return replace(answer, sentence=answer.sentence + missed)
     if latest.starting:
         return review.refuse(rule, Reason.STARTING, f"{why}, but {worker_count(latest.starting)} are starting")
     if latest.shed_fraction:

@@ -1,8 +1,8 @@
 """How full the fullest worker is going to be, and when that is full. By the policy ``predictive``; by the others: how full it is.
 
 What will be held follows from the window and the rates (``state_forecast``), at those of a jump that is believed (``rate_shifts``) or of
-the season (``seasonality``) if they are higher; what the fullest worker's share of it is going to be, from how that share has changed
-(``trend``).
+the season (``seasonality``) if they are higher, and at higher ones still where they rise steadily (``rate_trend``); what
+the fullest worker's share of it is going to be, from how that share has changed (``trend``).
 """
 
 from __future__ import annotations
@@ -51,11 +51,21 @@ def coming(state: State, settings: Settings) -> float:
     return max(1.0, _grown(state, settings, ahead(settings)), _settled(state, settings, ahead(settings)))
 
 
-def present_rates(state: State) -> Pair:
-    """Tuples per second, by side: the average of the last samples, or that of a jump that is believed, if more."""
-    state_forecast = state.state_forecast
-    jump = None if state_forecast.at is None else state.rate_shifts.believed(state_forecast.at)
+def present_rates(state: State, settings: Settings) -> Pair:
+    """Tuples per second, by side: the average of the last samples, or that of a jump that is believed, if more.
+
+    Where a worker is full, so that something is done at once, it is done for what comes now, burst or not.
+    """
+    state_forecast, jumps, latest = state.state_forecast, state.rate_shifts, state.latest
+    is_full = latest is not None and latest.tau_max is not None and settings.unshed(latest.tau_max) >= settings.tau2
+    jump = None if state_forecast.at is None or jumps.since is None else jumps.rates if is_full else jumps.believed(state_forecast.at)
     return state_forecast.rates if jump is None or sum(jump) < sum(state_forecast.rates) else jump
+
+
+def coming_rates(state: State, settings: Settings, seconds: float) -> Pair:
+    """What the rates of now are going to be in so many seconds, where they rise steadily (``rate_trend``)."""
+    rates, growth = present_rates(state, settings), state.rate_trend.growth(seconds)
+    return rates[0] * growth[0], rates[1] * growth[1]
 
 
 def budget_ends(settings: Settings, reading: Reading) -> bool:
@@ -66,7 +76,7 @@ def budget_ends(settings: Settings, reading: Reading) -> bool:
 
 def _grown(state: State, settings: Settings, seconds: float) -> float:
     """What will be held in so many seconds / what is held now: at the rates of now, or at those of the season, if more."""
-    state_forecast, spans, rates = state.state_forecast, settings.window_seconds, present_rates(state)
+    state_forecast, spans, rates = state.state_forecast, settings.window_seconds, coming_rates(state, settings, seconds)
     seasonality = state.seasonality.rates(seconds)
     return state_forecast.growth(spans, seconds, rates if seasonality is None else _larger(rates, seasonality))
 
@@ -74,7 +84,7 @@ def _grown(state: State, settings: Settings, seconds: float) -> float:
 def _settled(state: State, settings: Settings, seconds: float) -> float:
     """By which factor what is held grows once the window has taken in the rates of now, or the season's of the next so many seconds, if
     those are higher."""
-    rates, seasonality = present_rates(state), state.seasonality.highest(seconds)
+    rates, seasonality = coming_rates(state, settings, seconds), state.seasonality.highest(seconds)
     return state.state_forecast.settled(settings.window_seconds, rates if seasonality is None else _larger(rates, seasonality))
 
 
