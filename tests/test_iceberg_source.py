@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,29 @@ def test_a_damaged_file_of_metadata_is_named(pattern: str, whole: bool, tmp_path
     told = rf"^iceberg.table: {TABLE}: cannot read .*{path.name} is damaged: .*; restore the file, or roll the table back to a snapshot"
     with pytest.raises(SourceError, match=told):
         made.plan(None, 10, 4e9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"manifest-list":"file:', '"manifest-list":"fi1e:'),
+        ('"location":"file:', '"location":"fi1e:'),
+        ('/warehouse/results/pairs"', '/warehouse/results/others"'),
+        ('"operation":"append"', '"operation":"delete"'),
+        ('"summary":', '"sum_ary":'),
+    ],
+)
+def test_where_metadata_say_what_cannot_be_they_are_named(old: str, new: str, tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.append(rows(1, 2))
+    first = table.snapshots()[0].snapshot_id
+    table.append(rows(3))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(SourceError, match=re.escape(path.name)):
+        source(tmp_path, starting_snapshot=first).plan(None, 10, 4e9)
 
 
 def test_snapshots_that_come_before_themselves_are_refused(tmp_path: Path) -> None:

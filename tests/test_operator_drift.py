@@ -178,9 +178,12 @@ def test_what_somebody_takes_out_comes_back(cluster: Cluster) -> None:
         cluster.admin.patch(path, {"spec": {"template": {"spec": {"containers": [gone]}}}}, STRATEGIC)
         cluster.admin.patch(f"{PATHS['ConfigMap'].format(cluster.namespace)}/sj-one", {"data": {"revision": None, "theirs": "x"}})
         wait_for("the ConfigMap", lambda: "revision" in cluster.child("ConfigMap")["data"])
-        wait_for("the container", lambda: len(cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]) == 5)
-        after = cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]
-        assert sorted(after["env"], key=str) == sorted(before["env"], key=str)
+
+        def container() -> Object:
+            return dict(cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0])
+
+        wait_for("the variable", lambda: sorted(container()["env"], key=str) == sorted(before["env"], key=str))
+        after = container()
         assert after["livenessProbe"] == before["livenessProbe"]
         cluster.ready()
         stays_as_it_is(cluster, running)

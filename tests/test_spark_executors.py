@@ -144,5 +144,5 @@ def test_an_executor_that_is_told_to_go_hands_its_part_over_and_ends(runner: Spa
     join.until(lambda: join.driver.checkpoint.plan.generation == 3, "another has its worker's part")
     wait_for("the executor's end", lambda: going not in executors())
     assert workers_by_executor(runner) == [1, 2]
-    assert not any(place.reason for place in runner.pool._roster.places.values()), "nobody died"
+    assert [place.reason for place in runner.pool._roster.places.values() if place.reason] == [], "nobody died"
     join.finish()

@@ -59,12 +59,17 @@ class IcebergChanges:
         self._kept: dict[int, Change] = {}
 
     @property
+    def _metadata(self) -> str:
+        """The table, and the file that says what it is: what it says may be wrong."""
+        return self._where if self._table is None else f"{self._where} (by {self._table.metadata_location})"
+
+    @property
     def root(self) -> str:
         where = (self._table or self._newest()).location()
         try:
             return place(where, is_literal=True)
         except ValueError as error:
-            raise SourceError(f"{self._where}: its location, {where}, {error}") from None
+            raise SourceError(f"{self._metadata}: its location, {where}, {error}") from None
 
     def begin(self) -> tuple[Mark, bool]:
         if self.config.starting_snapshot is not None:
@@ -104,7 +109,7 @@ class IcebergChanges:
             return found[::-1]
         remedy = "keep snapshots until they are read (expire_snapshots); to begin again from the table as it is, choose a new checkpoint"
         told = f"snapshot {number}, which was read last or is to be read first, is not among those that led to its newest one"
-        raise SourceError(f"{self._where}: {told}; {remedy}")
+        raise SourceError(f"{self._metadata}: {told}; {remedy}")
 
     def _change(self, table: Table, snapshot: Snapshot) -> Change:
         number = snapshot.snapshot_id
@@ -114,11 +119,11 @@ class IcebergChanges:
             return Change(mark, ())
         if operation is not Operation.APPEND:
             name = getattr(operation, "value", "an unknown operation")
-            told = f"{self._where}: snapshot {number} ({name}) deletes or changes rows, which a join cannot take back"
+            told = f"snapshot {number} ({name}) deletes or changes rows, which a join cannot take back"
             if self.config.on_change == "fail":
                 remedy = "give onChange: skip to read nothing of such ones, or begin after it with startingSnapshot and a new checkpoint"
-                raise SourceError(f"{told}; {remedy}")
-            return Change(mark, (), f"{told}; its files are skipped")
+                raise SourceError(f"{self._metadata}: {told}; {remedy}")
+            return Change(mark, (), f"{self._where}: {told}; its files are skipped")
         with explained(self.config.table, "read a snapshot of", SourceError):
             entries = [
                 entry
@@ -135,7 +140,7 @@ class IcebergChanges:
             tasks = list(table.scan(snapshot_id=number).plan_files())
             if any(task.delete_files for task in tasks):
                 remedy = "rewrite them (rewrite_data_files), and begin with a new checkpoint"
-                raise SourceError(f"{self._where}: snapshot {number} has files with deleted rows, which are not read; {remedy}")
+                raise SourceError(f"{self._metadata}: snapshot {number} has files with deleted rows, which are not read; {remedy}")
             snapshot = table.snapshot_by_id(number)
             return sorted((self._file(table, task.file, snapshot) for task in tasks), key=lambda file: file.path)
 
@@ -144,7 +149,7 @@ class IcebergChanges:
         root = self.root
         path = place(file.file_path, is_literal=True)
         if file.content is not DataFileContent.DATA or not within(path, root) or not file.file_path.lower().endswith(".parquet"):
-            raise SourceError(f"{self._where}: {file.file_path} is not a Parquet file below {root}, and only these are read")
+            raise SourceError(f"{self._metadata}: {file.file_path} is not a Parquet file below {root}, and only these are read")
         partition: dict[str, str | None] = {}
         for position, part in enumerate(table.specs()[file.spec_id].fields):
             if isinstance(part.transform, IdentityTransform):
