@@ -12,32 +12,38 @@ from typing import Any
 
 import numpy as np
 
-from scaled_join import ScaledJoin
+from operator_parts import Object
+from scaled_join import ScarceJoin
+from streamjoin.controlplane.arrivals import HASTE, STABILIZATION_SECONDS
 from streamjoin.elastic import planned_forecast
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
+from streamjoin_operator.driver import Answered
 from test_autoscale import World
 
 SPAN, PODS_SECONDS, SCRAPE_SECONDS = 180.0, 40.0, 5
+TAU2 = 0.8
 WARM_SECONDS = 600
 """Of the first rate, before the load changes."""
 AMOUNTS = Histogram.from_sample(np.linspace(0.0, 1e5, 500))
 """Of both streams; the join finds those that differ by 0.01 at most."""
 
 
-class LoadedJoin(ScaledJoin):
-    """Holds what its window holds of a load."""
+class LoadedJoin(ScarceJoin):
+    """Holds what its window holds of a load. Workers come so long after they were asked for, whatever else has been asked for since."""
 
     def __init__(
         self, clock: Callable[[], float], tuples: float, workers: int, *, points: Sequence[tuple[float, float]], **spec: Any
     ) -> None:
         """``points``: seconds from the beginning, ascending, and tuples per second of each stream then; between two they change evenly."""
         self._began, self._now = clock(), clock
+        self._asks: list[tuple[float, int]] = []
+        """When so many workers were asked for."""
         ends = [*points, (points[-1][0] + 1e6, points[-1][1])]
         self._times = np.array([-1e6, *(at for at, _ in ends)])
         self._rates = np.array([points[0][1], *(rate for _, rate in ends)])
         steps = np.diff(self._times) * (self._rates[1:] + self._rates[:-1]) / 2
         self._sums = np.concatenate([[0.0], np.cumsum(steps)])
-        super().__init__(clock, tuples, workers, start_seconds=PODS_SECONDS, move_seconds=2.0, **spec)
+        super().__init__(clock, tuples, workers, start_seconds=PODS_SECONDS, **spec)
 
     def came(self, at: float) -> float:
         """Tuples of each stream until so many seconds after the beginning."""
@@ -59,6 +65,30 @@ class LoadedJoin(ScaledJoin):
     @property
     def statistics_now(self) -> Statistics:
         return Statistics((SideStatistics(self.tuples, AMOUNTS), SideStatistics(self.tuples, AMOUNTS)))
+
+    @property
+    def there(self) -> int:
+        come = [workers for at, workers in self._asks if self._now() - at >= PODS_SECONDS]
+        return max([self.workers, *(min(workers, self.asked or workers) for workers in come)])
+
+    @property
+    def came_at(self) -> float:
+        come = [at + PODS_SECONDS for at, _ in self._asks if self._now() - at >= PODS_SECONDS]
+        return max(come, default=super().came_at)
+
+    @property
+    def stabilization(self) -> float:
+        return STABILIZATION_SECONDS * (HASTE if max(self.tau) >= TAU2 else 1.0)
+
+    def _put(self, wish: Object) -> Answered:
+        answered = super()._put(wish)
+        if answered.status == 202 and self.asked is not None:
+            self._asks.append((self._now(), self.asked))
+        return answered
+
+    def _switch(self, now: float) -> None:
+        super()._switch(now)
+        self._asks = [(at, workers) for at, workers in self._asks if now - at < PODS_SECONDS]
 
     @property
     def task_tuples(self) -> float:

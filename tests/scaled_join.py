@@ -242,15 +242,24 @@ class ScarceJoin(ScaledJoin):
         wanted = self.asked or 0 if has_started else 0
         return max(self.workers, min(self.room, wanted)) - self.gone
 
+    @property
+    def came_at(self) -> float:
+        """When workers have come last."""
+        return self.put_at + self._start_seconds
+
+    @property
+    def stabilization(self) -> float:
+        return STABILIZATION_SECONDS
+
     def advance(self) -> None:
         if self.wanted is None:
             return
         now, there = self._clock(), self.there
         self.asked = self.asked or self.wanted.scheme.tasks
-        waited = now - self.put_at - self._start_seconds
+        waited = now - self.came_at
         if self._moves_since is None and there >= self.wanted.scheme.tasks:
             self._moves_since = now
-        elif self._moves_since is None and there > self.workers and waited >= STABILIZATION_SECONDS:
+        elif self._moves_since is None and there > self.workers and waited >= self.stabilization:
             made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(there)).plan
             self.wanted, self._moves_since = Plan(self.wanted.generation, made.scheme, made.keep), now
         elif self._moves_since is None and waited >= PENDING_SECONDS:

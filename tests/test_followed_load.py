@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from followed_load import LoadedJoin, follow
+from followed_load import PODS_SECONDS, LoadedJoin, follow
+from scaled_join import MOVE_SECONDS
 from streamjoin.elastic.damping import MOST_PATIENCE, Damping
 from streamjoin_operator.measurement import Reading, Scrapes, measure
 
@@ -22,7 +23,7 @@ def test_the_first_plan_after_a_jump_is_put_within_twenty_seconds_and_is_enough(
     found = asyncio.run(follow([(0.0, RATE), (0.001, times * RATE)], 300.0, phase=phase, scaling=PREDICTIVE))
     ((asked, workers),) = found.plans
     assert asked <= 20
-    assert found.runs == [(pytest.approx(asked + 42, abs=1), workers)]
+    assert found.runs == [(pytest.approx(asked + PODS_SECONDS + MOVE_SECONDS, abs=1), workers)]
     assert 0.5 <= found.tau < 0.8, "tau2"
 
 

@@ -30,15 +30,16 @@ LOADS = {
 
 def cells(found: list[Followed]) -> list[str]:
     """One row, over the phases."""
-    first = [one.plans[0][0] for one in found if one.plans]
-    plans = sorted({tuple(workers for _, workers in one.plans) for one in found}, key=len)
-    full = [one.full_seconds for one in found]
-    return [
-        f"{min(first):.0f} to {max(first):.0f}" if first else "none",
-        "; ".join(", ".join(map(str, plan)) for plan in plans),
-        f"{min(full)} to {max(full)}",
-        f"{max(one.tau for one in found):.2f}",
-    ]
+    columns = (
+        [round(one.plans[0][0]) for one in found if one.plans],
+        [one.plans[0][1] for one in found if one.plans],
+        [len(one.plans) for one in found],
+        [len(one.runs) for one in found],
+        [one.runs[-1][1] for one in found if one.runs],
+        [one.full_seconds for one in found],
+    )
+    shown = [str(min(column)) if min(column) == max(column) else f"{min(column)} to {max(column)}" for column in columns if column]
+    return [*shown, f"{max(one.tau for one in found):.2f}"]
 
 
 def main() -> None:
@@ -51,7 +52,8 @@ def main() -> None:
             phases = (0,) if arguments.quick else (0, 3, 6, 9, 12)
             found = [asyncio.run(follow(points, 600.0, phase=phase, scaling={"policy": policy})) for phase in phases]
             rows.append([f"{name}, `{policy}`", *cells(found)])
-    print(table(("load", "first plan after, s", "plans of so many workers", "tau >= 1 for, s", "tau in the end"), rows))
+    header = ("first plan after, s", "of workers", "plans asked for", "plans that ran", "workers in the end", "tau >= 1 for, s")
+    print(table(("load", *header, "tau in the end"), rows))
 
 
 if __name__ == "__main__":
