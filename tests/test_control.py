@@ -354,6 +354,29 @@ def test_over_tls_only_certificates_of_the_authority_are_taken(
     assert len(driver.callers) == 1
 
 
+def test_a_certificate_that_is_renewed_is_shown_to_those_who_call_then(
+    make: Callable[..., Driver], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Authority(tmp_path).issue("streamjoin")
+    security = Security(b"the same", Tls.of(tmp_path, "streamjoin"))
+    driver = make(security)
+    early = Caller(driver.address, security)
+    Authority(tmp_path).issue("another-name")  # of an authority that is new, too, and not for us
+    with pytest.raises(OSError, match="certificate verify failed"):
+        Caller(driver.address, security)
+    assert "tls.crt is refused: Hostname mismatch" in caplog.text
+    assert "the old one goes on" in caplog.text
+    (tmp_path / "tls.key").unlink()
+    with pytest.raises(OSError, match="certificate verify failed"):
+        Caller(driver.address, security)
+    assert "tls.key" in caplog.text
+    Authority(tmp_path).issue("streamjoin")
+    late = Caller(driver.address, security)
+    for caller in (early, late):
+        caller.connection.say(b"echo x")
+        wait_for("the answer", lambda caller=caller: caller.heard.messages == [b"x"])
+
+
 def test_a_port_that_another_has_is_an_error(make: Callable[..., Driver]) -> None:
     with pytest.raises(OSError, match="in use"):
         ControlServer(SECURITY, Gate(), lambda connection: Heard(connection).heard, host="127.0.0.1", port=make().server.port)

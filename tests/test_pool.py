@@ -255,13 +255,16 @@ def test_a_worker_whose_connection_to_the_driver_breaks_comes_back_with_its_runs
 
 
 def test_over_tls_a_join_whose_worker_is_killed_equals_the_oracle(own_runner: Callable[..., ProcessRunner], tmp_path: Path) -> None:
+    """Whose certificate is another one meanwhile, of another authority: nobody who runs starts anew for it."""
     Authority(tmp_path / "tls").issue("sj-one.joins.svc")
     runner = own_runner(security=replace(Security.fresh(), tls=Tls.of(tmp_path / "tls", "sj-one.joins.svc")))
     driver, inputs = running(tmp_path, runner)
-    place = max(runner.pool.pids)
+    place, others = max(runner.pool.pids), {**runner.pool.pids}
+    Authority(tmp_path / "tls").issue("sj-one.joins.svc")
     killed = runner.kill(place)
     steps(driver)
     assert runner.pool.pids[place] != killed
+    assert runner.pool.pids | {place: killed} == others
     assert output_of(tmp_path) == band_expected(inputs)
 
 

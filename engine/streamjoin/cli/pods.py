@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from streamjoin.cli.run import Options
     from streamjoin.controlplane.driver import Driver
     from streamjoin.job import Job
-    from streamjoin.runner.security import Security, Tls
+    from streamjoin.runner.security import Security
     from streamjoin.runner.spark import SparkSettings
     from streamjoin.serve.metrics import Metrics
 
@@ -53,8 +52,6 @@ PENDING_SECONDS = 600.0
 """How long the driver waits, before its first epoch, for as many executors as have room for what is held: they may wait for a node."""
 REREAD_SECONDS = 5.0
 DELETED_AT_A_TIME = 1000
-HANDSHAKE_TURNS = 4
-"""Enough for both ends to have said all."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Secrets:
 
     def security(self) -> Security:
         """What is in them. Raises Failure where they cannot be used."""
-        from streamjoin.runner.security import Security, Tls
+        from streamjoin.runner.security import Security, Tls, certificate_problem
 
         try:
             secret = self.exchange.read_bytes()
@@ -208,34 +205,6 @@ class Pods:
             "spark.log.level": "WARN" if self.style is None else self.style.java_level.upper(),
             "spark.executor.syncLogLevel.enabled": "true",
         }
-
-
-def certificate_problem(tls: Tls) -> str | None:
-    """Why processes with these files would not trust each other: found by a handshake with ourselves. None: they would."""
-    try:
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.load_cert_chain(tls.certificate, tls.key, password="")
-        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.load_verify_locations(tls.authority)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        return f"tls.crt, tls.key and ca.crt cannot be used: {error}; each must be PEM, and the key tls.crt's own, without a password"
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(to_client, to_server, server_hostname=tls.name),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    for _ in range(HANDSHAKE_TURNS):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLCertVerificationError as error:
-                remedy = f"it must be for the DNS name {tls.name}, issued by the authority of ca.crt, and not expired"
-                return f"tls.crt is refused: {error.verify_message}; {remedy}"
-            except ssl.SSLError as error:
-                return f"tls.crt is refused: {error}"
-    return None
 
 
 def worker_ports(workers_per_executor: int) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+HANDSHAKE_TURNS = 4
+"""Enough for both ends to have said all."""
 LOG_SECONDS = 60.0
 """Refusals are logged once in so many seconds, with their number."""
 _log = logging.getLogger("streamjoin.exchange")
@@ -42,6 +44,17 @@ class Tls:
                 raise FileNotFoundError(f"spec.security.tls.secretName: {file} is missing; the Secret needs tls.crt, tls.key and ca.crt")
         return cls(files[0], files[1], files[2], name)
 
+    def written(self) -> tuple[tuple[int, int], ...]:
+        """Another value once the files are others. Raises OSError."""
+        found = [file.stat() for file in (self.certificate, self.key, self.authority)]
+        return tuple((one.st_ino, one.st_mtime_ns) for one in found)
+
+    def context(self) -> ssl.SSLContext:
+        """For those that take calls. Raises ssl.SSLError, OSError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
 
 @dataclass(frozen=True)
 class Security:
@@ -56,16 +69,67 @@ class Security:
         return cls(secrets.token_hex(32).encode())
 
     def server_context(self) -> ssl.SSLContext | None:
-        """For those that take calls; None: without TLS."""
+        """For those that take calls, with the newest certificate that can be used; None: without TLS."""
         if self.tls is None:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.tls.certificate, self.tls.key)
+        context = self.tls.context()
+        context.sni_callback = _Renewed(self.tls, context).choose  # called for each handshake
         return context
 
     def client_context(self) -> ssl.SSLContext | None:
-        """For those that call: only certificates of our authority, for our name, are taken. None: without TLS."""
+        """For those that call: only certificates of our authority, as it is now, for our name, are taken. None: without TLS."""
         return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
+
+
+class _Renewed:
+    """The certificate that is shown to those who call. cert-manager renews it before it ends, and the kubelet puts it in its place."""
+
+    def __init__(self, tls: Tls, context: ssl.SSLContext) -> None:
+        self._tls, self._context, self._written = tls, context, tls.written()
+
+    def choose(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """As ``SSLContext.sni_callback``. A certificate that nobody would take does not replace the one that is there."""
+        try:
+            written = self._tls.written()
+            if written != self._written:
+                problem = certificate_problem(self._tls)
+                self._written = written
+                if problem is None:
+                    self._context = self._tls.context()
+                    _log.info("the certificate was renewed")
+                else:
+                    _log.error("the certificate was replaced by one that cannot be used, and the old one goes on: %s", problem)
+        except OSError as error:
+            _log.error("the certificate cannot be read, and the old one goes on: %s", error)
+        connection.context = self._context
+
+
+def certificate_problem(tls: Tls) -> str | None:
+    """Why processes with these files would not trust each other: found by a handshake with ourselves. None: they would."""
+    try:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(tls.certificate, tls.key, password="")
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.load_verify_locations(tls.authority)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        return f"tls.crt, tls.key and ca.crt cannot be used: {error}; each must be PEM, and the key tls.crt's own, without a password"
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=tls.name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(HANDSHAKE_TURNS):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                remedy = f"it must be for the DNS name {tls.name}, issued by the authority of ca.crt, and not expired"
+                return f"tls.crt is refused: {error.verify_message}; {remedy}"
+            except ssl.SSLError as error:
+                return f"tls.crt is refused: {error}"
+    return None
 
 
 class Gate:
