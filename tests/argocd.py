@@ -31,6 +31,7 @@ RUNS: Object = {
 }
 BEFORE = {"appliedGeneration": 2, "observedGeneration": 2, "appliedSpec": "0123456789abcdef"}
 SETTLED = {**BEFORE, "appliedGeneration": 3, "observedGeneration": 3}
+TRIED = (Reason.TemplateTried, "image b is tried by a pod")
 WRONG = 'spec.joins[0].condition: "orders.id =" is refused: an operand is missing; write one Spark SQL expression'
 STANDS = {"epoch": 7, "step": "tasks", "waitsFor": ["worker at place 2"], "stalls": 0}
 DEPLOYED = {**RUNS, "driver_ready": False, "report": None}
@@ -40,7 +41,7 @@ SAMPLES: dict[str, tuple[str, Object, Object, Object]] = {
     "suspended": ("Suspended", {"has_acted": True, "suspended": True}, BEFORE, {"suspend": True}),
     "suspended_paused": ("Suspended", {**RUNS, "paused": True, "has_acted": False}, BEFORE, {"paused": True}),
     "progressing_starting": ("Progressing", DEPLOYED, {}, {}),
-    "progressing_trial": ("Progressing", {**RUNS, "has_acted": False, "trying": "image b is tried by a pod"}, BEFORE, {}),
+    "progressing_trial": ("Progressing", {**RUNS, "has_acted": False, "trying": TRIED}, BEFORE, {}),
     "progressing_suspending": ("Progressing", {**DEPLOYED, "suspended": True}, BEFORE, {"suspend": True}),
     "progressing_workers": ("Progressing", {**RUNS, "plan_unmet": "2 workers run, and spec.workers asks for 4"}, BEFORE, {}),
     "degraded_refused": ("Degraded", {**RUNS, "has_acted": False, "refused": (Reason.InvalidSpec, WRONG)}, BEFORE, {}),

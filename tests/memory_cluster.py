@@ -159,6 +159,9 @@ class MemoryCluster:
             body["metadata"]["managedFields"] = [{"manager": MANAGER, "operation": "Apply", "fieldsV1": fields}]
         if before is not None and "status" in before:
             body["status"] = before["status"]
+        for volume in body.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", ()):
+            if set(volume) == {"name"}:
+                volume["emptyDir"] = {}  # as the API server has it by default
         self._store(body, before, verb)
         return copied(self.objects[place])
 

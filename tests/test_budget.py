@@ -17,7 +17,7 @@ from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Kind, Reason
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.ledger import Ledger
-from streamjoin.elastic.quiet import QuietWindow
+from streamjoin.elastic.quiet import WeeklyWindow
 from streamjoin.elastic.settings import Budget, Mode, Policy, Rule
 from test_autoscaler import SCALING, stream
 from test_autoscaler import Run as Elastic
@@ -92,7 +92,7 @@ def test_while_it_is_not_known_a_full_worker_is_relieved_as_without_one() -> Non
 
 
 def test_quiet_times_hold_as_long_as_it_lasts() -> None:
-    quiet = (QuietWindow(0, 0, frozenset({"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}), ZoneInfo("UTC")),)
+    quiet = (WeeklyWindow(0, 0, frozenset({"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}), ZoneInfo("UTC")),)
     settings = dataclasses.replace(BUDGET, quiet=quiet)
     assert brief(told(Story(settings), 0.84, budget_seconds=DAY, **FAST)) == hold(Reason.QUIET)
     assert brief(told(Story(settings), 0.84, budget_seconds=10.0, **FAST))[:2] == (Kind.ALLOCATE, Reason.BUDGET)

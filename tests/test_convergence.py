@@ -25,7 +25,7 @@ def standings() -> Iterator[Standing]:
     flags = (True, False)
     refusals = (None, (Reason.InvalidSpec, "spec.x: is wrong; mend it"), (Reason.SecretUnusable, "Secret one-tls is not there"))
     for refused, trying, deleting, paused, suspended in itertools.product(
-        refusals, (None, "image x is tried"), (None, (Reason.PodsEnding, "waiting for p")), flags, flags
+        refusals, (None, (Reason.TemplateTried, "image x is tried")), (None, (Reason.PodsEnding, "waiting for p")), flags, flags
     ):
         if paused and suspended:
             continue  # a join that is paused is left alone

@@ -23,6 +23,7 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.correlation import COMBINED, Correlator, Told
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Measured, Report
+from streamjoin_operator.driver_files import MANIFEST_KEY, files_of
 from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.resource import Resource
@@ -856,8 +857,7 @@ def test_what_runs_goes_on_when_its_certificates_are_deleted() -> None:
     run(story)
 
 
-@pytest.mark.parametrize("rotated", ["certificate", "secret"])
-def test_with_another_certificate_or_secret_all_pods_start_anew_once(rotated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_another_secret_all_pods_start_anew_once_and_a_renewed_certificate_they_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         world = World()
         certificates(world, tls_crt="certificate", tls_key="key", ca_crt="authority")
@@ -865,16 +865,74 @@ def test_with_another_certificate_or_secret_all_pods_start_anew_once(rotated: st
         world.change(lambda spec: spec.update(security=TLS))
         await world.settle()
         generation = generation_of(world)
-        if rotated == "certificate":
-            certificates(world, tls_crt="renewed", tls_key="key", ca_crt="authority")
-        else:
-            monkeypatch.setattr(children.secrets, "token_urlsafe", lambda size: "another")
-            world.cluster.remove("Secret", "default", "sj-one-exchange")
-        for _ in range(2):
+
+        async def checked() -> int:
+            for _ in range(2):
+                world.now += world.settings.resync_seconds
+                await world.settle()
+            return generation_of(world)
+
+        certificates(world, tls_crt="renewed", tls_key="other", ca_crt="another authority")
+        assert await checked() == generation
+        monkeypatch.setattr(children.secrets, "token_urlsafe", lambda size: "another")
+        world.cluster.remove("Secret", "default", "sj-one-exchange")
+        assert await checked() == generation + 1
+        assert world.reasons.count("RestartRequested") == 1
+
+    run(story)
+
+
+WINDOWS = {"windows": [{"start": "02:00", "end": "04:00", "days": ["Sat"]}]}
+
+
+def running_capacity(world: World) -> int:
+    """Of what the driver is started with."""
+    template = world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["template"]
+    files = world.cluster.objects["ConfigMap", "default", files_of(template)]["data"]
+    capacity: int = json.loads(files[MANIFEST_KEY])["spec"]["workers"]["capacityTuples"]
+    return capacity
+
+
+@pytest.mark.parametrize("ends", ["window", "annotation", "secret", "driver"])
+def test_a_change_that_restarts_the_driver_waits_for_its_window(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else that the manifest asks for is done at once, and the join is scaled as what runs."""
+
+    async def story() -> None:
+        world = World()
+        await create(world)
+        generation, capacity = generation_of(world), running_capacity(world)
+        world.change(lambda spec: (spec.update(maintenance=WINDOWS), spec["workers"].update(capacityTuples=50_000, min=3)))
+        for _ in range(4):
             world.now += world.settings.resync_seconds
             await world.settle()
-        assert generation_of(world) == generation + 1
-        assert world.reasons.count("RestartRequested") == 1
+        assert (generation_of(world), running_capacity(world)) == (generation, capacity)
+        assert world.drivers.wishes[-1]["workers"] == 3
+        world.drivers.switch()
+        await world.settle()
+        assert world.condition("Reconciling") == ("True", "MaintenanceAwaited")
+        assert (world.condition("Ready")[0], world.condition("Available")[0]) == ("False", "True")
+        (message,) = (found["message"] for found in world.status["conditions"] if found["type"] == "Reconciling")
+        assert message.startswith("spec.workers.capacityTuples: ")
+        assert "waits for 02:00 to 04:00 on Sat, Etc/UTC (spec.maintenance.windows)" in message
+        assert "ChangeRestart" not in world.reasons
+        world.now += world.settings.resync_seconds
+        if ends == "window":
+            assert f"{world.wall:%a}" == "Thu"
+            world.wall = datetime(2026, 1, 3, 2, 30, tzinfo=UTC)
+        elif ends == "annotation":
+            world.cluster.edit("StreamJoin", *KEY, lambda body: body["metadata"].update(annotations={names.RESTART: "now"}))
+        elif ends == "secret":
+            monkeypatch.setattr(children.secrets, "token_urlsafe", lambda size: "another")
+            world.cluster.remove("Secret", "default", "sj-one-exchange")
+        else:
+            world.cluster.edit("Deployment", "default", "sj-one", lambda body: body["status"].update(readyReplicas=0))
+            await world.once()
+            world.cluster.end_trials()
+            await world.once()
+        await world.settle()
+        assert running_capacity(world) == 50_000
+        assert world.condition("Reconciling")[0] == "False"
+        assert world.reasons.count("ChangeRestart") == 1
 
     run(story)
 

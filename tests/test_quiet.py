@@ -15,7 +15,7 @@ from operator_parts import streamjoin
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Kind, Reason
 from streamjoin.elastic.events import LimitsSet, PlanApplied
-from streamjoin.elastic.quiet import DAYS, QuietWindow
+from streamjoin.elastic.quiet import DAYS, WeeklyWindow
 from streamjoin.elastic.settings import Mode, Rule, Settings
 from streamjoin.manifest import check
 from test_decision import SETTINGS, Even, Story, sample
@@ -23,9 +23,9 @@ from test_decision import SETTINGS, Even, Story, sample
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def window(start: str, end: str, days: Sequence[str] = DAYS, zone: ZoneInfo = BERLIN) -> QuietWindow:
+def window(start: str, end: str, days: Sequence[str] = DAYS, zone: ZoneInfo = BERLIN) -> WeeklyWindow:
     hour = lambda text: 60 * int(text[:2]) + int(text[3:])  # noqa: E731
-    return QuietWindow(hour(start), hour(end), frozenset(days), zone)
+    return WeeklyWindow(hour(start), hour(end), frozenset(days), zone)
 
 
 def noon(**more: Any) -> Settings:
@@ -51,7 +51,7 @@ def noon(**more: Any) -> Settings:
         (window("02:00", "03:00"), "2026-10-25T02:30", True),
     ],
 )
-def test_a_window_is_by_the_clock_on_the_wall(chosen: QuietWindow, local: str, is_in: bool) -> None:
+def test_a_window_is_by_the_clock_on_the_wall(chosen: WeeklyWindow, local: str, is_in: bool) -> None:
     moments = {datetime.fromisoformat(local).replace(tzinfo=BERLIN, fold=fold).timestamp() for fold in (0, 1)}
     assert [chosen.contains(at) for at in moments] == [is_in] * len(moments)
 

@@ -19,6 +19,7 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.trial_step import TrialStep
+from streamjoin_operator.window_step import WindowStep
 
 LISTED = (
     *(api.SERVICE_ACCOUNT, api.ROLE, api.ROLE_BINDING, api.CONFIG_MAP, api.SERVICE),
@@ -40,13 +41,13 @@ class ChildSteps:
 
     def __init__(self, ports: Ports, seen: Seen, applier: Applier) -> None:
         self._ports, self._seen, self._applier = ports, seen, applier
-        self._trial = TrialStep(ports, applier)
+        self._window, self._trial = WindowStep(ports), TrialStep(ports, applier)
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
     def all(self) -> tuple[Step, ...]:
         return (
             *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
-            *(self._trial.files, self._trial.trial),
+            *(self._window.wait, self._trial.files, self._trial.trial),
             *(self.begin, self.network, self.budget, self.monitor, self.driver, self.record, self._trial.done),
             *(self.query_servers, self.prune, self.checked),
         )
@@ -88,7 +89,7 @@ class ChildSteps:
         if problem is not None:
             reconciliation.refused = (Reason.SecretUnusable, problem)
             return Verdict(self._ports.settings.poll_seconds)
-        reconciliation.memo.mounted = children.mounted(exchange, found)
+        reconciliation.memo.mounted = children.mounted(exchange)
         reconciliation.resource = replace(resource, mounted=reconciliation.memo.mounted)
         return PROCEED
 
@@ -172,7 +173,7 @@ class ChildSteps:
 
     async def record(self, reconciliation: Reconciliation) -> Verdict:
         """What runs now, and in the same write what the change to it took."""
-        if not reconciliation.checking:
+        if not reconciliation.checking or reconciliation.memo.waiting is not None:
             return PROCEED
         resource, manifest, before = reconciliation.resource, reconciliation.manifest, reconciliation.memo.record
         change = children.change_of(resource, manifest, before)

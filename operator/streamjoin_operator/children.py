@@ -97,9 +97,9 @@ def secret_value(observed: Object | None, key: str) -> str | None:
     return ((observed or {}).get("data") or {}).get(key) or None
 
 
-def mounted(exchange: Object, tls: Object | None) -> str:
-    """Of the Secrets that driver and executors mount: equal exactly when what they share is. A certificate stands for its key."""
-    return digest([exchange["data"], {file: secret_value(tls, file) for file in TLS_FILES if file != "tls.key"}])
+def mounted(exchange: Object) -> str:
+    """Of the Secret by which driver and executors know each other: with another one they start anew. Certificates they read again."""
+    return digest(exchange["data"])
 
 
 def tls_problem(resource: Resource, manifest: Manifest, observed: Object | None) -> str | None:
@@ -154,7 +154,7 @@ def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -
         why = next(change.why for change in changes if change.kind is kind)
         return {"generation": resource.generation, "class": kind.value, "fields": fields[:16], "message": f"{', '.join(fields[:4])}: {why}"}
     if observed["data"].get(REVISION_KEY) not in (None, revision(after, resource.nonce)):
-        message = f"the annotation {names.RESTART}, or a Secret that all pods mount, has a new value"
+        message = f"the annotation {names.RESTART}, or the Secret that all pods share, has a new value"
         return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [], "message": message}
     return json.loads(last) if last else None
 
@@ -266,10 +266,17 @@ def mismatch(observed: Object | None, revision: str) -> str | None:
 
 
 def deployment(
-    resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, observed: Object | None, files: Files | None = None
+    resource: Resource,
+    manifest: Manifest,
+    memory: WorkerMemory,
+    settings: Settings,
+    observed: Object | None,
+    files: Files | None = None,
+    *,
+    waits: bool = False,
 ) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
-    with another default image perhaps, restarts no join. ``files``: the driver's, where they are known."""
+    with another default image perhaps, restarts no join. ``files``: the driver's, where they are known. ``waits``: as if it were."""
     files = driver_files(resource, manifest, settings) if files is None else files
     wanted = files[REVISION_KEY]
     mounted = names.files_name(resource.name, content(files))
@@ -277,8 +284,12 @@ def deployment(
     # Templates that differ only in what has pods start anew are tried once.
     lasting = json.dumps(template, sort_keys=True).replace(mounted, "").replace(wanted, "")
     annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template), names.TRIED: digest([lasting, substance(files)])}
+    annotations[names.ASKED] = digest(resource.nonce)
     if observed is not None:
         noted = observed["metadata"].get("annotations") or {}
+        if waits:
+            wanted = annotations[names.REVISION] = noted.get(names.REVISION, "")
+            annotations[names.ASKED] = noted.get(names.ASKED, "")
         if noted.get(names.REVISION) == wanted and noted.get(names.TEMPLATE, "") != annotations[names.TEMPLATE]:
             template = _applied_template(observed)
             annotations |= {name: noted.get(name, "") for name in (names.TEMPLATE, names.TRIED)}

@@ -53,8 +53,8 @@ class Standing:
     """What of it has yet to be done, where the driver runs."""
     refused: Cause | None = None
     """Why the operator cannot go on."""
-    trying: str | None = None
-    """What is tried before the driver is replaced."""
+    trying: Cause | None = None
+    """What is tried or waited for before the driver is replaced."""
     restarting: bool = False
     """Whether the driver is to come up, for whatever reason."""
     deleting: Cause | None = None
@@ -123,7 +123,7 @@ def _obstacle(standing: Standing) -> Cause:
     if standing.suspended:
         return Reason.Suspending, Reason.Suspending.value
     if standing.trying is not None:
-        return Reason.TemplateTried, standing.trying
+        return standing.trying
     if not standing.available.status:
         return standing.available.reason, standing.available.message
     return standing.unmet or (Reason.Applying, Reason.Applying.value)

@@ -9,6 +9,7 @@ from typing import Any
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.sample import Sample
 from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.convergence import Cause
 from streamjoin_operator.driver import Report
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_trouble import Trouble
@@ -24,7 +25,7 @@ class Facts:
     paused: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
-    trying: str | None = None
+    trying: Cause | None = None
     """What is tried before the driver is replaced."""
     definition_lacks: str | None = None
     """What the cluster's definition of StreamJoins lacks."""

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamjoin.job import Job
 from streamjoin.manifest import Manifest
 from streamjoin_operator import children, names
 from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.convergence import Cause
 from streamjoin_operator.correlation import Bucket, Correlator
 from streamjoin_operator.derived import Derived
 from streamjoin_operator.drift import Object
@@ -33,6 +35,15 @@ class Verdict:
 PROCEED = Verdict()
 AGAIN = Verdict(0.0)
 """From the first step on, and at once: nothing is reported of what was seen so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A change that restarts the driver, and waits for a window of maintenance."""
+
+    why: str
+    running: Job | None
+    """What the driver runs meanwhile; None: that cannot be read."""
 
 
 @dataclass
@@ -93,6 +104,8 @@ class Memo:
     """What a Prometheus that has nothing of the join has else, and when it was asked for that."""
     has_monitor: bool = False
     """Whether there is a PodMonitor, as the cluster knows that kind."""
+    waiting: Waiting | None = None
+    """What waits for a window of maintenance."""
 
 
 @dataclass
@@ -114,8 +127,8 @@ class Reconciliation:
     pods: list[Object] = field(default_factory=list)
     trials: list[Object] = field(default_factory=list)
     """Pods that try a new template."""
-    trying: str | None = None
-    """What is tried before the driver is replaced; nothing is wrong with it so far."""
+    trying: Cause | None = None
+    """What is tried or waited for before the driver is replaced; nothing is wrong with it so far."""
     trouble: Trouble | None = None
     """Why the driver's pod does not run."""
     executors_trouble: Trouble | None = None
@@ -137,6 +150,13 @@ class Reconciliation:
     """Whether the driver has been given a plan, so that the one that was read is the newest no more."""
     events: list[tuple[str, Reason, str]] = field(default_factory=list)
     _files: tuple[Resource, Files] | None = None
+
+    @property
+    def running_job(self) -> Job:
+        """What the driver runs, or is to run at once."""
+        waiting, job = self.memo.waiting, self.derived.job
+        assert job is not None, "the first step stops without one"
+        return job if waiting is None or waiting.running is None else waiting.running
 
     @property
     def is_driver_ready(self) -> bool:
@@ -198,7 +218,9 @@ class Reconciliation:
     def driver(self, settings: Settings) -> Object:
         """The driver's Deployment, as it should be."""
         assert self.derived.memory is not None, "the first step stops without it"
-        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, self.deployment, self.files(settings))
+        found, files = self.deployment, self.files(settings)
+        waits = self.memo.waiting is not None
+        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, found, files, waits=waits)
 
     def files(self, settings: Settings) -> Files:
         """What the driver reads when it starts. Made once a call: it takes longer than all else that a check makes."""

@@ -60,12 +60,11 @@ class ScalingStep:
         if reconciliation.refused is not None or reconciliation.has_put:
             return PROCEED
         assert reconciliation.report is not None, "a step before stops without one"
-        assert reconciliation.derived.job is not None, "the first step stops without one"
         assert reconciliation.memo.token is not None, "a step before stops without one"
         memo, manifest, job, url, token = (
             reconciliation.memo,
             reconciliation.manifest,
-            reconciliation.derived.job,
+            reconciliation.running_job,
             self._ports.driver_url(reconciliation.resource),
             reconciliation.memo.token,
         )
@@ -143,13 +142,12 @@ class ScalingStep:
         """What Prometheus says of the join; without one, and while it cannot be used, what the driver itself says."""
         assert scaler.core is not None, "it has just followed"
         assert reconciliation.report is not None, "a step before stops without one"
-        assert reconciliation.derived.job is not None, "the first step stops without one"
         memo, bound = reconciliation.memo, scaler.core.settings.stale_seconds
         sample = partial(
             measure,
             generation=plan.generation,
             workers=plan.workers,
-            streams=reconciliation.derived.job.streams_by_side,
+            streams=reconciliation.running_job.streams_by_side,
             now=at,
             bound=bound,
             is_retrying=reconciliation.report.health.get("state") == "retrying",

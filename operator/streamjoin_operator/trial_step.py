@@ -114,7 +114,8 @@ class TrialStep:
     def _held(self, reconciliation: Reconciliation, image: str, shown: Outcome) -> Verdict:
         """What runs goes on; look at the trial again."""
         if shown.state is State.WAITS:
-            reconciliation.trying = f"image {image} and the new pod template are tried by a pod before the driver is replaced"
+            text = f"image {image} and the new pod template are tried by a pod before the driver is replaced"
+            reconciliation.trying = (Reason.TemplateTried, text)
             return Verdict(self._ports.settings.start_seconds)
         way_out = "delete the pod to try again" if shown.state is State.FAILED else "suspend the join to have it taken over untried"
         reconciliation.refused = (Reason.NewTemplateFails, f"image {image}: {shown.message}; {REMEDY}; {way_out}")

@@ -1,4 +1,5 @@
-"""Windows of the week in which no change of the plan is begun (``spec.scaling.quiet``).
+"""Windows of the week: in which no change of the plan is begun (``spec.scaling.quiet``), or a driver may be restarted
+(``spec.maintenance.windows``).
 
 Always holds: pure; a window is by the clock on the wall of its zone, so that on a day on which clocks change it still begins and ends when
 they show its times.
@@ -6,16 +7,19 @@ they show its times.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
+
+from streamjoin.manifest.model import TimeOfWeek
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """As cron has them, in the order of ``datetime.weekday``."""
 
 
 @dataclass(frozen=True, slots=True)
-class QuietWindow:
+class WeeklyWindow:
     """From ``start`` on and before ``end``, in minutes since midnight, on each of ``days``.
 
     Where it ends no later than it starts, it ends on the day after; the day is that on which it starts.
@@ -27,7 +31,7 @@ class QuietWindow:
     zone: ZoneInfo
 
     def contains(self, at: float) -> bool:
-        """Whether it is quiet at ``at``, in seconds since 1970."""
+        """Whether ``at``, in seconds since 1970, is in it."""
         local = datetime.fromtimestamp(at, self.zone)
         minute = 60 * local.hour + local.minute
         today, yesterday = DAYS[local.weekday()], DAYS[(local - timedelta(days=1)).weekday()]
@@ -39,6 +43,11 @@ class QuietWindow:
         shown = [day for day in DAYS if day in self.days]
         days = "" if len(shown) == len(DAYS) else f" on {', '.join(shown)}"
         return f"{_time(self.start)} to {_time(self.end)}{days}, {self.zone.key}"
+
+
+def windows(given: Iterable[TimeOfWeek]) -> tuple[WeeklyWindow, ...]:
+    """Those of a manifest."""
+    return tuple(WeeklyWindow(minutes(one.start), minutes(one.end), frozenset(one.days), ZoneInfo(one.time_zone)) for one in given)
 
 
 def minutes(text: str) -> int:

@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from zoneinfo import ZoneInfo
 
-from streamjoin.elastic.quiet import QuietWindow, minutes
+from streamjoin.elastic.quiet import WeeklyWindow, windows
 from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
 from streamjoin.manifest.capacity import capacity_in_tuples
@@ -101,7 +100,7 @@ class Settings:
     budget: Budget | None = None
     """None: a full worker is relieved at any price."""
     shedding_mode: Mode = Mode.ENFORCE
-    quiet: tuple[QuietWindow, ...] = ()
+    quiet: tuple[WeeklyWindow, ...] = ()
     max_per_hour: int = 0
     """Changes of the plan; 0: any number."""
     clock_offset: float = 0.0
@@ -163,7 +162,7 @@ class Settings:
         """From which age on a sample is stale."""
         return max(self.stale_after, 3 * self.interval_seconds)
 
-    def quiet_at(self, at: float) -> QuietWindow | None:
+    def quiet_at(self, at: float) -> WeeklyWindow | None:
         """The window that a time is in; ``at``: by the samples' clock."""
         return next((window for window in self.quiet if window.contains(at + self.clock_offset)), None)
 
@@ -233,9 +232,7 @@ class Settings:
             window_seconds=window_seconds,
             mode=Mode(scaling.mode),
             rules={rule: Mode(mode) for rule, mode in given.items() if mode is not None},
-            quiet=tuple(
-                QuietWindow(minutes(one.start), minutes(one.end), frozenset(one.days), ZoneInfo(one.time_zone)) for one in scaling.quiet
-            ),
+            quiet=windows(scaling.quiet),
             max_per_hour=scaling.max_per_hour,
             shedding_model=spec.shedding.model,
             shedding_base=spec.shedding.base,

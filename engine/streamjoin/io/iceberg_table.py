@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,7 +91,6 @@ _TYPES: dict[pa.DataType, IcebergType] = {
     pa.timestamp("us"): TimestampType(),
 }
 _SQL = {"int": "INT", "long": "BIGINT", "timestamptz": "TIMESTAMP", "timestamp": "TIMESTAMP_NTZ"}
-Found = TypeVar("Found")
 _ENVIRONMENT = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
 """What the other stores take from the environment, and PyArrow's S3 client does not by itself."""
 
@@ -294,7 +293,7 @@ def explained(table: str, what: str, refusal: type[Exception]) -> Iterator[None]
             told = f"{file} is {'missing' if is_gone else 'damaged'}: {_brief(error)}"
             raise refusal(f"{where} ({told}); restore the file, or roll the table back to a snapshot that does not need it") from error
         remedy = "correct iceberg.catalog, or the access to it" if not isinstance(error, RESTError) else "see what the catalog wants"
-        by = next((f", by {table.metadata_location}" for table in _in_frames(error, Table)), "")
+        by = next((f", by {value.metadata_location}" for value in _in_frames(error) if isinstance(value, Table)), "")
         raise refusal(f"{where} ({_brief(error)}{by}); {remedy}") from error
 
 
@@ -303,13 +302,13 @@ def _read_by(error: BaseException) -> str:
 
     By the local variables of its functions: there is no other way to learn where a catalog has the metadata that it cannot read.
     """
-    return next((file.location for file in _in_frames(error, InputFile)), "")
+    return next((value.location for value in _in_frames(error) if isinstance(value, InputFile)), "")
 
 
-def _in_frames(error: BaseException, kind: type[Found]) -> Iterator[Found]:
-    """The local variables of this kind of the functions that the error came through, the innermost first."""
+def _in_frames(error: BaseException) -> Iterator[object]:
+    """The local variables of the functions that the error came through, the innermost first."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return (value for frame in reversed(frames) for value in frame.f_locals.values() if isinstance(value, kind))
+    return (value for frame in reversed(frames) for value in frame.f_locals.values())
 
 
 def _may_pass(error: Exception) -> bool:

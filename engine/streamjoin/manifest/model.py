@@ -225,8 +225,8 @@ class ScalingRules(Part):
     """Add workers when epochs take longer than their interval and more and more records wait. By default the value of scaling.mode."""
 
 
-class Quiet(Part):
-    """A time of the week in which no change of the plan begins, unless tuples are being lost."""
+class TimeOfWeek(Part):
+    """A time of the week."""
 
     start: TimeOfDay
     """When it begins, such as 08:00."""
@@ -236,6 +236,10 @@ class Quiet(Part):
     """The days on which it begins. By default all."""
     time_zone: TimeZone = "Etc/UTC"
     """The time zone of start and end, such as Europe/Berlin."""
+
+
+class Quiet(TimeOfWeek):
+    """A time of the week in which no change of the plan begins, unless tuples are being lost."""
 
 
 class Budget(Part):
@@ -371,6 +375,18 @@ Annotations = Annotated[dict[str, Annotated[str, StringConstraints(max_length=40
 OperatorClass = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$")]
 
 
+class MaintenanceWindow(TimeOfWeek):
+    """A time of the week in which a change may restart the driver."""
+
+
+class Maintenance(Part):
+    """When a join may be interrupted."""
+
+    windows: Annotated[tuple[MaintenanceWindow, ...], Field(strict=False, max_length=16)] = ()
+    """The times of the week in which changes that restart the driver are made. Before, they wait, and all others are made at once. A driver
+    that is not ready, and a new value of the annotation streamjoin.dev/restart, wait for none. Without windows no change waits."""
+
+
 class Spec(Part):
     """What to join and how."""
 
@@ -417,6 +433,8 @@ class Spec(Part):
     cleanup: Pods = Pods()
     """Kubernetes: the pod that removes the state (checkpoint.onDelete: Delete). It has what driver.podTemplate gives the driver's pod; here
     is what it has differently. Its container is named cleanup."""
+    maintenance: Maintenance = Maintenance()
+    """Kubernetes: when a change may restart the driver. By default at once."""
     trial: Pods = Pods()
     """Kubernetes: the pod that tries a new image or pod template before the driver is replaced. It has the driver's template; here is what
     it has differently. Its containers are named options and driver."""
