@@ -551,6 +551,12 @@ class TestChildren:
     def test_a_template_that_is_no_pod_uses_nothing(self, spec: Any) -> None:
         assert [rule["resources"] for rule in uses.rules("one", "sj-one", {"spec": spec})] == [["streamjoins"], ["drivers"]]
 
+    @pytest.mark.parametrize(("given", "wanted"), [({}, "15s"), ({"interval": "5s"}, "5s")])
+    def test_a_join_is_scraped_as_often_as_its_manifest_says(self, given: Object, wanted: str) -> None:
+        body = streamjoin(metrics={"podMonitor": given})
+        (endpoint,) = children.pod_monitor(Resource.of(body), manifest_of(body), Settings())["spec"]["podMetricsEndpoints"]
+        assert endpoint["interval"] == wanted
+
     def test_prometheus_knows_drivers_by_the_job_that_alerts_ask_for(self) -> None:
         label = children.pod_monitor(Resource.of(streamjoin()), manifest_of(streamjoin()), Settings())["spec"]["jobLabel"]
         assert self.of(streamjoin())["spec"]["template"]["metadata"]["labels"][label] == "streamjoin"

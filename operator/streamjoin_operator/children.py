@@ -249,8 +249,7 @@ def pod_monitor(resource: Resource, manifest: Manifest, settings: Settings) -> O
         spec={
             "selector": {"matchLabels": resource.selected(names.DRIVER)},
             "jobLabel": "app.kubernetes.io/name",
-            # Prometheus' own default may be as long as a sample is believed.
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": "15s"}],
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": str(manifest.spec.metrics.pod_monitor.interval)}],
         },
     )
 

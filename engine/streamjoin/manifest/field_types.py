@@ -191,6 +191,7 @@ SpanOrNever = Annotated[
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
 DeadlineSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
 DiscoverySpan = Annotated[Duration, _Between(Duration.parse("100ms"), Duration.parse("1h"))]
+ScrapeSpan = Annotated[Duration, _Between(Duration.parse("1s"), Duration.parse("30s"))]
 EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]
 MemoryAmount = Annotated[Memory, _Between(Memory.parse("64Mi"), Memory.parse("16Ti"))]
 CapacityAmount = Annotated[Memory, _Between(Memory.parse("1Ki"), Memory.parse("16Ti"))]

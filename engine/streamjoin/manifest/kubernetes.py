@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from streamjoin.manifest.field_types import CpuAmount, FreeForm, Labels, MemoryAmount, ObjectName
+from streamjoin.manifest.field_types import CpuAmount, FreeForm, Labels, MemoryAmount, ObjectName, ScrapeSpan
 from streamjoin.manifest.part import Part
-from streamjoin.manifest.quantity import Cpu, Memory
+from streamjoin.manifest.quantity import Cpu, Duration, Memory
 
 
 class Tls(Part):
@@ -67,6 +67,8 @@ class PodMonitor(Part):
     labels: Labels = Field(default={})
     """Labels by which a Prometheus may select it, such as release: prometheus for kube-prometheus-stack. They take precedence over those of
     the operator's chart (joins.podMonitorLabels)."""
+    interval: ScrapeSpan = Duration.parse("15s")
+    """How often it is scraped. A jump of the load is seen by the second scrape after it."""
 
 
 class Metrics(Part):
