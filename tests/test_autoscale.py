@@ -25,7 +25,7 @@ from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
 from streamjoin_operator import children, cost, names, plugin
-from streamjoin_operator.api import ApiError
+from streamjoin_operator.api import NODE, ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
 from streamjoin_operator.budget import SHORTAGE_SECONDS
 from streamjoin_operator.derived import derive
@@ -1245,6 +1245,35 @@ async def test_of_fewer_workers_those_on_nodes_that_go_are_named_to_the_driver()
     world.join.tuples = 5 * MANY
     await world.run(300, lambda: world.join.workers > 4)
     assert "going" not in world.join.wishes[-1]
+
+
+def test_an_operator_that_may_not_read_nodes_says_so_and_scales_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def shrink() -> World:
+        world = World(MANY, workers=4, scaling=slow())
+        known = world.cluster.get
+
+        async def get(kind: object, namespace: str, name: str) -> Object | None:
+            if kind is NODE:
+                raise ApiError(403, "Forbidden", 'nodes "a" is forbidden')
+            return await known(kind, namespace, name)
+
+        monkeypatch.setattr(world.cluster, "get", get)
+        pod = executor("executor-0", {"phase": "Running"})
+        pod["metadata"]["labels"]["spark-exec-id"] = "0"
+        world.cluster.put({**pod, "spec": {"nodeName": "a"}})
+        world.settings = replace(world.settings, read_nodes=True)
+        world.reconciler = world.operator()
+        await world.run(90)
+        world.join.tuples = FEW
+        await world.run(300, lambda: world.join.workers < 4)
+        return world
+
+    world = asyncio.run(shrink())
+    assert world.join.workers < 4
+    assert "going" not in world.join.wishes[-1]
+    assert 'workers end wherever they are: nodes "a" is forbidden; give the operator the right (rbac.nodes in the chart)' in caplog.text
 
 
 @story

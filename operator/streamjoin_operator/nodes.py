@@ -6,6 +6,8 @@ is asked, and nothing is known of nodes.
 
 from __future__ import annotations
 
+import logging
+
 from streamjoin_operator import api, names
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.drift import Object
@@ -26,6 +28,7 @@ TAINTS = frozenset(
         "cloud.google.com/impending-node-termination",
     }
 )
+log = logging.getLogger(__name__)
 EXECUTOR_ID = "spark-exec-id"
 """The label of an executor's pod, by Spark."""
 
@@ -39,17 +42,20 @@ async def wish_for_fewer(wish: Object, running: int, of: Api, settings: Settings
         executor = (pod["metadata"].get("labels") or {}).get(EXECUTOR_ID)
         if executor is not None and pod["spec"].get("nodeName"):
             executors.setdefault(pod["spec"]["nodeName"], []).append(executor)
-    going = [executor for node in sorted(executors) if await _is_going(of, node) for executor in executors[node]]
+    try:
+        going = [executor for node in sorted(executors) if await _is_going(of, node) for executor in executors[node]]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        remedy = "give the operator the right (rbac.nodes in the chart), or unset STREAMJOIN_READ_NODES"
+        about = {"streamjoin": f"{resource.namespace}/{resource.name}"}
+        log.warning("workers end wherever they are: %s; %s", error.message, remedy, extra=about)
+        return wish
     return {**wish, "going": going} if going else wish
 
 
 async def _is_going(of: Api, name: str) -> bool:
-    try:
-        node = await of.get(api.NODE, "", name)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return False
+    node = await of.get(api.NODE, "", name)
     if node is None:
         return True
     spec = node.get("spec") or {}
