@@ -12,6 +12,7 @@ from harness import SECOND, START, Input, driver_for, join_of, make_batch, make_
 from streamjoin.controlplane.driver import Driver
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.state.storage import ObjectStorage
+from waiting import wait_for
 
 LATE_MICROS = 2 * SECOND
 BAND = "abs(l.k - r.k) <= 2"
@@ -129,14 +130,20 @@ def check_several(case: str, runner: Runner, root: Path, workers: int) -> None:
         assert output_of(root / kind) == want, kind
 
 
-def step(driver: Driver, failures: list[EpochFailed], most: int = 8) -> EpochResult | None:
-    """An epoch, tried again as often as it fails; the failures are added to the list, which may not have so many."""
-    while len(failures) < most:
+def step(driver: Driver, failures: list[EpochFailed], *, final: bool = True) -> EpochResult | None:
+    """An epoch, tried again for as long as it fails, as ``run`` does: on a busy machine a worker that was killed is missed for a while. The
+    failures are added to the list."""
+
+    def tried() -> tuple[EpochResult | None] | None:
         try:
-            return driver.step(final=True)
+            return (driver.step(final=final),)
         except EpochFailed as failure:
             failures.append(failure)
-    raise AssertionError(f"epochs failed again and again: {failures[-5:]}")
+            return None
+
+    (result,) = wait_for("an epoch that does not fail", tried, told=lambda: "\n".join(map(str, failures[-5:])))
+    found: EpochResult | None = result
+    return found
 
 
 def steps(driver: Driver) -> tuple[list[EpochResult], list[EpochFailed]]:

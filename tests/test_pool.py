@@ -167,7 +167,7 @@ def test_kills_at_random_moments_lose_nothing(kind: str, model: str, wanted: int
     while kills < wanted or result is not None:
         killer = threading.Timer(rng.random() * 0.03, kill_one, (rng.random(),))
         killer.start()
-        result = step(driver, failures, most=200)
+        result = step(driver, failures)
         killer.join()
         if result is None:
             break
