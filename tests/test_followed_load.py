@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 
 import pytest
 
+from cases import some
 from followed_load import PODS_SECONDS, LoadedJoin, follow
 from scaled_join import MOVE_SECONDS
 from streamjoin.elastic.damping import MOST_PATIENCE, Damping
@@ -17,8 +19,7 @@ RATE = 180.0
 PREDICTIVE = {"policy": "predictive"}
 
 
-@pytest.mark.parametrize("phase", [0, 3, 7, 11, 14])
-@pytest.mark.parametrize("times", [4, 8])
+@pytest.mark.parametrize(("times", "phase"), some(itertools.product((4, 8), (0, 3, 7, 11, 14)), of=3))
 def test_the_first_plan_after_a_jump_is_put_within_twenty_seconds_and_is_enough(times: int, phase: int) -> None:
     found = asyncio.run(follow([(0.0, RATE), (0.001, times * RATE)], 300.0, phase=phase, scaling=PREDICTIVE))
     ((asked, workers),) = found.plans
@@ -27,7 +28,7 @@ def test_the_first_plan_after_a_jump_is_put_within_twenty_seconds_and_is_enough(
     assert 0.5 <= found.tau < 0.8, "tau2"
 
 
-@pytest.mark.parametrize(("times", "seconds"), [(4, 60), (10, 60), (10, 300)])
+@pytest.mark.parametrize(("times", "seconds"), some([(4, 60), (10, 60), (10, 300)], of=2))
 def test_on_a_ramp_plans_are_made_for_what_comes_while_workers_start(times: int, seconds: int) -> None:
     """Nobody knows where it ends; that was six plans, and a plan was full when it began."""
     found = asyncio.run(follow([(0.0, RATE), (float(seconds), times * RATE)], 600.0, scaling=PREDICTIVE))
