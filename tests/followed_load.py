@@ -67,14 +67,17 @@ class LoadedJoin(ScarceJoin):
         return Statistics((SideStatistics(self.tuples, AMOUNTS), SideStatistics(self.tuples, AMOUNTS)))
 
     @property
+    def _come(self) -> list[tuple[float, int]]:
+        """The asks whose pods are there."""
+        return [ask for ask in self._asks if self._now() - ask[0] >= PODS_SECONDS]
+
+    @property
     def there(self) -> int:
-        come = [workers for at, workers in self._asks if self._now() - at >= PODS_SECONDS]
-        return max([self.workers, *(min(workers, self.asked or workers) for workers in come)])
+        return max([self.workers, *(min(workers, self.asked or workers) for _, workers in self._come)])
 
     @property
     def came_at(self) -> float:
-        come = [at + PODS_SECONDS for at, _ in self._asks if self._now() - at >= PODS_SECONDS]
-        return max(come, default=super().came_at)
+        return max((at + PODS_SECONDS for at, _ in self._come), default=super().came_at)
 
     @property
     def stabilization(self) -> float:

@@ -106,18 +106,8 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         *("Applying", "NothingRefused"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
-        *("WatermarksMove", "SheddingRecommended"),
-        *(
-            "FirstPlan",
-            "PlanReplaced",
-            "TemplateTried",
-            "MaintenanceAwaited",
-            "PodsEnding",
-            "StateRemoving",
-            "StateRemoved",
-            "StateLeft",
-            "TuplesShed",
-        ),
+        *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited"),
+        *("FirstPlan", "PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {
         # tests/test_autoscale.py; and of measurements tests/test_prometheus_client.py

@@ -225,7 +225,7 @@ class DecisionCore:
         self._remember_pace(reading, gap)
         seconds, rate = reading.epoch_seconds, reading.rate
         if not reading.problems and reading.demand is not None and seconds is not None and rate is not None:
-            state.peaks.add(at, state.damping.patience * settings.scale_down_after, reading.demand, seconds, rate)
+            state.peaks.add(at, state.damping.must_idle(settings.scale_down_after), reading.demand, seconds, rate)
             state.quickest = seconds if state.quickest is None else min(state.quickest, seconds)
 
     def _remember_pace(self, reading: Reading, gap: float) -> None:

@@ -25,10 +25,14 @@ class Damping:
     idled: float = 0.0
     """How long they had to idle."""
 
+    def must_idle(self, least: float) -> float:
+        """For how many seconds; ``least``: as is set."""
+        return self.patience * least
+
     def changed(self, at: float, workers: int, before: int, least: float) -> None:
         """Take in another number of workers. ``least``: for how long they must idle, as is set."""
         if workers < before:
-            self.removed_at, self.idled = at, self.patience * least
+            self.removed_at, self.idled = at, self.must_idle(least)
         elif workers > before and self.removed_at is not None:
             gone, self.removed_at = at - self.removed_at, None
             if gone < self.idled:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamjoin.elastic.state_forecast import LONGEST_GAP_SECONDS, SMOOTH_SECONDS, Pair
+from streamjoin.elastic.state_forecast import Pair, add_spaced
 
 LEAST_RISE = 1.4
 """A rise by less is within what rates come and go by."""
@@ -28,13 +28,8 @@ class RateTrend:
 
     def observe(self, at: float, rates: Pair) -> None:
         """Take in a sample that is younger than the last one. O(1)."""
-        rows = self.rows
-        if rows and at - rows[-1][0] > LONGEST_GAP_SECONDS:
-            rows.clear()
-        if len(rows) > 1 and rows[-1][0] - rows[-2][0] < SMOOTH_SECONDS / 2:
-            rows.pop()
-        rows.append([at, *rates])
-        del rows[:-MOST_ROWS]
+        add_spaced(self.rows, [at, *rates])
+        del self.rows[:-MOST_ROWS]
 
     def growth(self, ahead: float) -> Pair:
         """By side, the rate in ``ahead`` seconds / that of now. O(rows)."""

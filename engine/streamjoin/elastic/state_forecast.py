@@ -37,6 +37,16 @@ MOST_GROWTH = 1e6
 """Of an almost empty window any factor could come out."""
 
 
+def add_spaced(rows: list[list[float]], row: list[float]) -> None:
+    """Add a row, which begins with its time, so that rows are at least half of SMOOTH_SECONDS apart but for the last; after a long gap
+    they begin anew. O(1)."""
+    if rows and row[0] - rows[-1][0] > LONGEST_GAP_SECONDS:
+        rows.clear()
+    if len(rows) > 1 and rows[-1][0] - rows[-2][0] < SMOOTH_SECONDS / 2:
+        rows.pop()
+    rows.append(row)
+
+
 @dataclass(slots=True)
 class Trend:
     """By how much the fullest worker's share of what is held grows under a plan, where that has lasted: what the rates do not tell,
@@ -54,11 +64,7 @@ class Trend:
     def observe(self, at: float, share: float) -> None:
         """Take in a sample that is younger than the last one. O(1)."""
         rows = self.rows
-        if rows and at - rows[-1][0] > LONGEST_GAP_SECONDS:
-            rows.clear()
-        if len(rows) > 1 and rows[-1][0] - rows[-2][0] < SMOOTH_SECONDS / 2:
-            rows.pop()
-        rows.append([at, share])
+        add_spaced(rows, [at, share])
         while len(rows) > 2 and rows[1][0] <= at - 3 * SMOOTH_SECONDS:
             rows.pop(0)
 

@@ -50,9 +50,9 @@ class Tls:
         return tuple((one.st_ino, one.st_mtime_ns) for one in found)
 
     def context(self) -> ssl.SSLContext:
-        """For those that take calls. Raises ssl.SSLError, OSError."""
+        """For those that take calls. A key with a password is refused, and nobody asked for it. Raises ssl.SSLError, OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key)
+        context.load_cert_chain(self.certificate, self.key, password="")
         return context
 
 
@@ -107,8 +107,7 @@ class _Renewed:
 def certificate_problem(tls: Tls) -> str | None:
     """Why processes with these files would not trust each other: found by a handshake with ourselves. None: they would."""
     try:
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.load_cert_chain(tls.certificate, tls.key, password="")
+        server = tls.context()
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.load_verify_locations(tls.authority)
     except (ssl.SSLError, OSError, ValueError) as error:

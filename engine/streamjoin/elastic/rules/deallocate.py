@@ -40,11 +40,11 @@ def deallocate(review: Review) -> Verdict:  # noqa: C901
         review.held_for[rule] = hold.seconds
         why = f"the mean tau ({tau_mean:.2f}) has been at or below tau0 ({settings.tau0:g}) for {duration(hold.seconds)}"
         reason = Reason.UNUSED
-        patience = state.damping.patience
-        if hold.seconds < patience * settings.scale_down_after:
+        patience, after = state.damping.patience, state.damping.must_idle(settings.scale_down_after)
+        if hold.seconds < after:
             missed = f", {patience:g} times as long as is set, since workers were missed soon after they had gone" if patience > 1 else ""
             reached = f"the mean tau is at or below tau0 ({settings.tau0:g})"
-            answer = review.wait(rule, reached, hold.seconds, patience * settings.scale_down_after)
+            answer = review.wait(rule, reached, hold.seconds, after)
             return replace(answer, sentence=answer.sentence + missed)
     if latest.starting:
         return review.refuse(rule, Reason.STARTING, f"{why}, but {worker_count(latest.starting)} are starting")
