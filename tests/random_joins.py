@@ -14,8 +14,9 @@ import functools
 import itertools
 import math
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -120,6 +121,10 @@ class Term:
     text: str
     sql: str
     is_double: bool = False
+
+    @property
+    def streams(self) -> set[str]:
+        return set(re.findall(r"\b([A-Za-z]\w*)\.[a-z]", self.text))
 
 
 def column(stream: str, name: str, key: str = "bigint", *, raw: bool = False) -> Term:
@@ -323,14 +328,18 @@ class Window:
 
     @property
     def sql(self) -> str:
+        return self.sql_of(list(self.bounds))
+
+    def sql_of(self, names: Sequence[str]) -> str:
+        """Of some of the streams. Those of which a result has no tuple do not count."""
         if self.form == "unbounded":
             return "true"
         if not self.is_of_time:  # of all pairs, as what holds with the newest one holds with any that came before it
             pairs = itertools.permutations(self.bounds, 2)
             return " AND ".join(f"({x}.came < {y}.came OR {y}.rid >= {x}.of_{y} - {self.bounds[y]})" for x, y in pairs)
-        newest, pane = f"greatest({', '.join(f'{name}.at' for name in self.bounds)})", (self.slide or 1) * SECOND
-        begins = {name: f"{name}.at // {pane} * {pane}" if self.slide else f"{name}.at" for name in self.bounds}
-        return " AND ".join(f"{newest} - ({begins[name]}) <= {bound * SECOND}" for name, bound in self.bounds.items())
+        newest, pane = f"greatest({', '.join(f'{name}.at' for name in names)})", (self.slide or 1) * SECOND
+        begins = {name: f"{name}.at // {pane} * {pane}" if self.slide else f"{name}.at" for name in names}
+        return " AND ".join(f"({name}.at IS NULL OR {newest} - ({begins[name]}) <= {self.bounds[name] * SECOND})" for name in names)
 
 
 def window_of(rng: random.Random, names: Sequence[str], kind: str) -> Window:
@@ -350,6 +359,14 @@ def window_of(rng: random.Random, names: Sequence[str], kind: str) -> Window:
     if len(names) == 2 and rng.random() < 0.5:
         return Window("before and after", by_name, slide)
     return Window("each", {name: by_name[name] for name in rng.sample(names, len(names))}, slide)
+
+
+def parts_by_last(parts: Sequence[Term], names: Sequence[str]) -> list[list[Term]]:
+    """By the last of these streams that each names, the second at least: in whose ON it stands where SQL joins them in this order."""
+    found: list[list[Term]] = [[] for _ in names]
+    for part in parts:
+        found[max([1, *(names.index(name) for name in part.streams)])].append(part)
+    return found
 
 
 @dataclass(frozen=True)
@@ -410,7 +427,18 @@ class Join:
             case "semi" | "anti":
                 matched = f"SELECT {first}.rowid FROM {', '.join(self.over)} WHERE {matching}"
                 return f"{select} FROM {first} WHERE {first}.rowid {'NOT ' * (self.kind == 'anti')}IN ({matched}) AND {kept}"
-        return f"{select} FROM {first} {self.kind.upper()} JOIN {self.over[1]} ON {matching} WHERE {kept}"
+        return f"{select} FROM {first} {' '.join(self._outer())} WHERE {kept}"
+
+    def _outer(self) -> Iterator[str]:
+        for number, parts in enumerate(parts_by_last(self.condition, self.over)[1:], 1):
+            on = " AND ".join([*(part.sql for part in parts), f"({self.window.sql_of(self.over[: number + 1])})"])
+            yield f"{self.kind.upper()} JOIN {self.over[number]} ON {on}"
+
+    @property
+    def compares_each(self) -> bool:
+        """Whether each stream but the first is compared with one before it, as outer joins want it."""
+        parts = zip(self.over[1:], parts_by_last(self.condition, self.over)[1:], strict=True)
+        return all(any(name in part.streams and len(part.streams) > 1 for part in of) for name, of in parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -656,7 +684,7 @@ class Features:
     """Of all joins, as they are held together."""
     types: tuple[str, ...] = ("inner", "inner", "left", "right", "full", "semi", "anti")
     """Of joins over two streams."""
-    types_of_many: tuple[str, ...] = ("inner", "inner", "inner", "semi", "anti")
+    types_of_many: tuple[str, ...] = ("inner", "inner", "inner", "semi", "anti", "left", "right", "full")
     models: tuple[str, ...] = ("adsp", *INTERCHANGEABLE)
     epochs: tuple[int, ...] = (1, 3, 6, 8, 12)
     shared: tuple[Shared, ...] = (None, None, None, ("n", ("equal",)), ("s", ("equal",)), ("n", ("equal", *BOUNDING)), ("d", BOUNDING))
@@ -740,6 +768,9 @@ def _join(
 ) -> Join:
     kind, shape, key = rng.choice(features.types if len(over) == 2 else features.types_of_many), rng.choice(SHAPES), conditions.key
     condition, first, last = conditions.of(over, shape, shared), over[0], over[-1]
+    made = Join(name, tuple(over), kind, shape, condition, window, {})
+    if len(over) > 2 and kind in ("left", "right", "full") and (window.form.endswith("rows") or not made.compares_each):
+        kind = "inner"
     select = _of_source(rng, over, kind, key) if is_source else _select(rng, over, kind, key)
     v = {each: f"{each}.v" for each in over}
     kept = rng.choice(
@@ -754,7 +785,7 @@ def _join(
     )
     is_kept = rng.random() < (0.1 if is_source else 0.35)
     gather = rng.choice(["0s", "0s", "1s", "1h"])
-    return Join(name, tuple(over), kind, shape, condition, window, select, Term(kept, f"({kept})") if is_kept else None, gather)
+    return replace(made, kind=kind, select=select, kept=Term(kept, f"({kept})") if is_kept else None, gather=gather)
 
 
 def _select(rng: random.Random, over: Sequence[str], kind: str, key: str) -> dict[str, Term]:

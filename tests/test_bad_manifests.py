@@ -1362,14 +1362,15 @@ CASES = [
         " names; write columns as orders.column, and name two or more of orders, payments and shipments",
     ),
     bad_of_three(
-        "an outer join of three streams beside one of two",
+        "an outer join of three streams beside one of two, a stream of which is compared with none before it",
         "  scheme:",
         "    - {name: two, type: left, condition: orders.id = payments.order_id, window: {within: 1m}, output: {sink: {console: {}}}}\n"
-        "    - {name: all, type: left, condition: orders.id = payments.order_id AND payments.order_id = shipments.order_id,\n"
+        "    - {name: all, type: left, condition: orders.id = shipments.order_id AND payments.order_id = 1,\n"
         "       window: {within: 1m}, output: {sink: {console: {}}}}\n"
         "  scheme:",
-        'spec.joins[2].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
-        " own and read its results as a stream (source.join)",
+        'spec.joins[2].condition: "orders.id = shipments.order_id AND payments.order_id = 1" is refused: no part of it'
+        " compares payments with orders, and an outer join joins each stream to those before it; compare it with one of them, or write the"
+        " streams in another order",
     ),
     bad_of_three(
         "rows of two streams beside rows of three",
@@ -1391,11 +1392,12 @@ CASES = [
         "spec.joins: need tuples to be held by 18 pairs of keys, and 16 are the most; move some joins into manifests of their own",
     ),
     bad_of_three(
-        "an outer join",
-        "    - name: delivered\n",
-        "    - name: delivered\n      type: left\n",
-        'spec.joins[0].type: "left" is for two streams, and there are 3; choose inner, semi or anti, or join two of them in a join of its'
-        " own and read its results as a stream (source.join)",
+        "an outer join with a window of rows",
+        WINDOW_OF_THREE,
+        "window: {rows: 5}",
+        "spec.joins[0].window.rows: 5 counts records, and the results of the first two streams' left join come in no order; give a window"
+        " of time",
+        also=("    - name: delivered\n", "    - name: delivered\n      type: left\n"),
     ),
     bad_of_three(
         "a window before and after",

@@ -217,7 +217,9 @@ REFUSED = [
     refused("no schema", SCHEMA, "", "spec.streams[0].schema", "must be given"),
     refused("two streams, one of results", f"source:\n        {FILES}", "source: {join: match}", "spec.streams", "needs the two streams"),
     refused("no sink", "        sink: {files: {path: out/matches, format: parquet}}\n", "", "spec.joins", "has no sink, and no stream"),
-    refused("three streams, outer", NAMED, "    - type: left\n      name: delivered", "spec.joins", "for two streams", THREE),
+    refused(
+        "three streams, outer", EACH, "type: full\n      window: {rows: 5}", "spec.joins", "left, right and full of three and more", THREE
+    ),
     *(
         refused(f"three streams with {of_two} in a window", EACH, f"window: {{{of_two}}}", "spec.joins", "are for two streams", THREE)
         for of_two in ("before: 1m", "after: 1m")
@@ -538,7 +540,7 @@ BEYOND = {
     "a later join that no key serves, and a model that needs one",
     "two joins with one directory for their results",
     "three streams: a join beside it that names one stream",
-    "three streams: an outer join of three streams beside one of two",
+    "three streams: an outer join of three streams beside one of two, a stream of which is compared with none before it",
     "three streams: rows of two streams beside rows of three",
     "three streams: more pairs of keys than one scheme can cut",
     "an event time that the results do not have",

@@ -19,7 +19,7 @@ from streamjoin.api.join import Join
 from streamjoin.compilation import compile_job, with_checkpoint
 from streamjoin.language.ddl import parse_schema
 from streamjoin.location import place, within
-from streamjoin.manifest import Manifest, ManifestError, Problem, check, load, parse, resolve
+from streamjoin.manifest import Manifest, ManifestError, Problem, check, holding, load, parse, resolve
 from streamjoin.manifest.part import SchemaGenerator
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 from streamjoin.manifest.reference import tables
@@ -313,8 +313,8 @@ def test_within_of_three_streams_is_each_of_every_one() -> None:
 def test_three_streams_hold_what_any_step_reads() -> None:
     spec = load(THREE).spec
     schemas = {stream.name: parse_schema(stream.ddl) for stream in spec.streams}
-    needs = resolve.all_needs(spec, schemas)
-    held = {stream.name: resolve.held(stream.name, None, schemas[stream.name], needs) for stream in spec.streams}
+    needs = holding.all_needs(spec, schemas)
+    held = {stream.name: holding.held(stream.name, None, schemas[stream.name], needs) for stream in spec.streams}
     assert held == {
         "orders": ("id", "amount", "ordered"),
         "payments": ("order_id", "amount", "paid"),

@@ -164,6 +164,18 @@ class TestChanges:
         assert worst(changes) is Class.REFUSED
         assert [change.field for change in changes if change.kind is Class.REFUSED] == ["spec.joins[1].window.within"]
 
+    def test_an_outer_join_of_three_streams_comes_and_goes_with_its_checkpoint(self) -> None:
+        one = streamjoin(**three_streams())
+        (join,) = one["spec"]["joins"]
+        two = copy.deepcopy(one)
+        two["spec"]["joins"] = [join, join | {"name": "enriched", "type": "left", "output": {"sink": {"console": {}}}}]
+        for before, after in ((one, two), (two, one)):
+            (change,) = classify(compared(manifest_of(before)), compared(manifest_of(after)))
+            assert change.kind is Class.REFUSED
+            assert "enriched" in change.why
+        two["spec"]["checkpoint"]["location"] = "s3://bucket/elsewhere"
+        assert worst(classify(compared(manifest_of(one)), compared(manifest_of(two)))) is Class.RESTART
+
     def test_a_stream_that_comes_or_goes_is_refused_by_name(self) -> None:
         two, three = streamjoin(), streamjoin(**three_streams())
         for before, after in ((two, three), (three, two)):

@@ -17,7 +17,7 @@ from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import TypeName
 from streamjoin.language.window import widest
 from streamjoin.location import place
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding, outer_joins, resolve
 from streamjoin.manifest.capacity import capacity_of
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
@@ -52,11 +52,12 @@ def compile_job(manifest: Manifest) -> Job:
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
     checkpoint = place(spec.checkpoint.location)
     dead = spec.dead_letter
+    spec = outer_joins.expanded(spec)
     schemas = resolve.schemas_of(spec)
     joins = tuple(_join_job(index, spec, schemas) for index in range(len(spec.joins)))
-    found = resolve.layouts_of(spec, schemas)
+    found = holding.layouts_of(spec, schemas)
     # Of all layouts, also of those that a model which cuts along keys does not use: the model may change under a checkpoint.
-    needs = resolve.all_needs(spec, schemas)
+    needs = holding.all_needs(spec, schemas)
     streams = tuple(_stream_job(stream, spec, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:
         found = tuple(layout for layout in found if layout.cuts_keys)
@@ -90,7 +91,7 @@ def compile_job(manifest: Manifest) -> Job:
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
         letters_retention=None if dead is None or dead.retention is None else dead.retention.micros / 1e6,
         most_late_letters=SAMPLED_LATE if dead is None or dead.late is None else math.inf if dead.late else 0,
-        manifest=manifest,
+        manifest=manifest.model_copy(update={"spec": spec}),
     )
 
 
@@ -130,9 +131,9 @@ def with_checkpoint(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"spec": spec})
 
 
-def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[resolve.Need, ...]) -> StreamJob:
+def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[holding.Need, ...]) -> StreamJob:
     event_time = None if stream.event_time is None else resolve.event_time(stream.event_time, stream.name, schema)
-    payload = resolve.held(stream.name, stream.select, schema, needs)
+    payload = holding.held(stream.name, stream.select, schema, needs)
     source = _source(stream, spec)
     return StreamJob(
         name=stream.name,

@@ -21,7 +21,7 @@ from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression
 from streamjoin.language.window import Window
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding
 from streamjoin.manifest.connector import SinkConnector, SourceConnector
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.quantity import Duration
@@ -215,7 +215,7 @@ class Job:
         indexed = {
             column
             for index, join in enumerate(self.joins)
-            for column in resolve.indexed_by(layout, index, {streams[each].name: streams[each].schema for each in join.streams})
+            for column in holding.indexed_by(layout, index, {streams[each].name: streams[each].schema for each in join.streams})
         }
         streams = tuple(stream.carrying({column for name, column in indexed if name == stream.name}) for stream in streams)
         return dataclasses.replace(self, layouts=(layout,), streams=streams)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from streamjoin.manifest import outer_joins, resolve
 from streamjoin.manifest.model import API_VERSION, Join, Manifest
 from streamjoin.manifest.sources import SOURCES
 from streamjoin.scheme.models import HANDSHAKE
@@ -146,7 +147,7 @@ def classify(before: Object, after: Object) -> tuple[Change, ...]:
     moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
     changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
     changes = [_continued(change, before, after) for change in changes]
-    return (*changes, *joins)
+    return (*changes, *(_relaxed(change, moved, bool(joins)) for change in joins))
 
 
 def _joins(before: Object, after: Object) -> tuple[Object, tuple[Change, ...]]:
@@ -155,11 +156,19 @@ def _joins(before: Object, after: Object) -> tuple[Object, tuple[Change, ...]]:
     old, new = ({join.get("name", DEFAULT_NAME): join for join in value["spec"]["joins"]} for value in (before, after))
     if list(old) == list(new) or (len(after["spec"]["streams"]) > 2 and len(old) == len(new) == 1):
         return before, ()
-    added = [Change(f"spec.joins[{number}]", Class.RESTART, f"{name} is added") for number, name in enumerate(new) if name not in old]
-    removed = [Change("spec.joins", Class.RESTART, f"{name} is removed") for name in old if name not in new]
+    added = [_come(f"spec.joins[{number}]", new[name], after, "added") for number, name in enumerate(new) if name not in old]
+    removed = [_come("spec.joins", old[name], before, "removed") for name in old if name not in new]
     moved = [] if added or removed else [Change("spec.joins", Class.RESTART, "they are in another order")]
     aligned = {**before, "spec": {**before["spec"], "joins": [old.get(name, join) for name, join in new.items()]}}
     return aligned, (*added, *removed, *moved)
+
+
+def _come(field: str, join: Object, value: Object, what: str) -> Change:
+    """What it takes that this join is added or removed."""
+    name, streams = join.get("name", DEFAULT_NAME), [stream["name"] for stream in value["spec"]["streams"]]
+    if outer_joins.makes_streams(join.get("type", ""), resolve.named_by(join["condition"], streams)):
+        return Change(field, Class.REFUSED, f"{name} is {what}, and with it the streams of its results of two; {IDENTITY}")
+    return Change(field, Class.RESTART, f"{name} is {what}")
 
 
 def worst(changes: tuple[Change, ...]) -> Class:

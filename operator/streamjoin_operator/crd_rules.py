@@ -146,9 +146,9 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, !has(j.type) || j.type in ['inner', 'semi', 'anti'])",
-            "left, right and full are for two streams; choose inner, semi or anti, or join two of them in a join of its own and read its"
-            " results as a stream (source.join)",
+            f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, !has(j.type) || j.type in ['inner', 'semi', 'anti']"
+            f" || !({_has_one('j.window', 'rows', 'eachRows')}))",
+            "joins of type left, right and full of three and more streams cannot have windows of rows; give a window of time",
             field="joins",
         ),
         Rule(

@@ -11,7 +11,7 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.window import window_text
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding
 from streamjoin.manifest.connector import SourceConnector
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.checkpoint import Checkpoint
@@ -144,7 +144,7 @@ def _narrowed(job: Job, before: Mapping[str, str], changes: JoinChanges) -> Iter
     held = {stream.name: before[f"spec.streams[{number}{SELECT}"].split(", ") for number, stream in enumerate(job.streams)}
     for index, join in enumerate(job.joins):
         if join.name not in changes.added:
-            for need in resolve.needs_of(job.manifest.spec, index, schemas):
+            for need in holding.needs_of(job.manifest.spec, index, schemas):
                 if need.column not in held[need.stream]:
                     yield f"{need.field}: needs {need.stream}.{need.column}, which held tuples do not carry; add another join instead"
 

@@ -23,7 +23,7 @@ from streamjoin.job import Job
 from streamjoin.language.key_spaces import KeySpaces
 from streamjoin.language.layout import Layout, layouts
 from streamjoin.language.sides import SIDES
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding, resolve
 from streamjoin.state.blocks import Block
 from streamjoin.state.checkpoint import Checkpoint
 
@@ -71,7 +71,7 @@ def _layouts(job: Job, joins: Collection[str]) -> tuple[Layout, ...]:
     """The layouts that could serve these joins, best static choice first."""
     if resolve.names_streams(job.manifest.spec):
         schemas = {stream.name: stream.schema for stream in job.streams}
-        return resolve.layouts_among(job.manifest.spec, schemas, [at for at, join in enumerate(job.joins) if join.name in joins])
+        return holding.layouts_among(job.manifest.spec, schemas, [at for at, join in enumerate(job.joins) if join.name in joins])
     if any(join.condition is None for join in job.joins):
         return job.layouts
     return layouts([join.condition for join in job.joins if join.condition is not None and join.name in joins])

@@ -410,7 +410,7 @@ def _out_of_order(job: Job, routes: Sequence[Sequence[RouteReport]]) -> Iterator
     """Streams whose watermark is less than the disorder that is seen. In round numbers, so that few of them are said."""
     for stream, of in zip(job.streams, routes, strict=True):
         apart, given = max((route.disorder_micros for route in of), default=0.0), stream.watermark_micros
-        if apart > given and job.window.kind is WindowKind.RANGE:
+        if apart > given and job.window.kind is WindowKind.RANGE and not isinstance(stream.source, JoinSource):
             yield (
                 f"{stream.name}: event times are out of order by more than the watermark, which is {Duration(given)}: what comes later than"
                 f" that is dropped; a watermark of {watermark_for(apart)} would take all that was seen"

@@ -437,6 +437,8 @@ class Analyzer:
             return Call(name, (operand,), TIMESTAMP)
         if name == "to_timestamp" and len(arguments) in (1, 2):
             return self.to_timestamp(source)
+        if name == "since_epoch" and len(arguments) == 2:  # what an eventTime with a unit is, as text
+            return Call(name, (self.node(arguments[0]), self.node(arguments[1])), TIMESTAMP)
         raise SqlError(f"unknown function {source.name}", _SUPPORTED)
 
 

@@ -36,7 +36,7 @@ def _render(node: Node, qualified: bool, level: int) -> str:
     if isinstance(node, Literal):
         text, own = _render_literal(node)
     elif isinstance(node, Reference):
-        text, own = (f"{_name(node.stream)}." if qualified else "") + _name(node.column), _ATOM
+        text, own = (f"{identifier(node.stream)}." if qualified else "") + identifier(node.column), _ATOM
     else:
         text, own = _render_call(node, qualified)
     return f"({text})" if own < level else text
@@ -108,7 +108,7 @@ def _render_literal(literal: Literal) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def _name(name: str) -> str:
+def identifier(name: str) -> str:
     """An identifier, in backticks unless it is a plain word that means nothing else."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in _TAKEN
     return name if plain else f"`{name.replace('`', '``')}`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding, resolve
 from streamjoin.manifest.memory import MIB, held_within, room_of_pod
 from streamjoin.manifest.model import Spec
 from streamjoin.scheme.capacity import Capacity, tuple_bytes
@@ -30,7 +30,7 @@ def capacity_in_tuples(spec: Spec) -> float:
     if spec.workers.capacity_tuples is not None:
         return spec.workers.capacity_tuples
     schemas = resolve.schemas_of(spec)
-    needs = resolve.all_needs(spec, schemas)
-    held = [resolve.held(stream.name, stream.select, schemas[stream.name], needs) for stream in spec.streams]
+    needs = holding.all_needs(spec, schemas)
+    held = [holding.held(stream.name, stream.select, schemas[stream.name], needs) for stream in spec.streams]
     widths = [tuple_bytes(schema, payload) for schema, payload in zip(schemas.values(), held, strict=True)]
     return capacity_of(spec, max(widths)).in_tuples(widths)

@@ -151,8 +151,8 @@ class Join(Part):
     type: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner"
     """inner: all combinations of tuples that match, one tuple of each stream. left, right, full: also every tuple of the first stream, the
     second or both that matches nothing, once nothing can match it any more. semi: every tuple of the first stream that matches, once. anti:
-    every tuple of the first stream that matches nothing. Over three and more streams: inner, semi or anti, whose tuples match where
-    there are tuples of all other streams with which they give a result."""
+    every tuple of the first stream that matches nothing. Over three and more streams left, right and full are joins of two after one
+    another, in the order of the streams; by semi and anti a tuple matches where it is in a result with tuples of all others."""
     window: Window
     """Which tuples are close enough in time or in number."""
     output: Output

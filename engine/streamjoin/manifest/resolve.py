@@ -6,19 +6,15 @@ what was checked is what runs. Everything here raises SqlError for SQL that cann
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from streamjoin.language.condition import Condition, parse_condition
 from streamjoin.language.ddl import parse_schema
 from streamjoin.language.errors import SqlError, excerpt
 from streamjoin.language.event_time import DerivedTime, of_expression, of_numbers, of_text
-from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
-from streamjoin.language.layout import Layout, beside, layouts
+from streamjoin.language.render import identifier
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean, parse_expression, parse_projection, streams_named
 from streamjoin.language.types import INT, INTERVAL, STRING, castable
@@ -28,21 +24,10 @@ from streamjoin.manifest.event_time import EventTime
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.quantity import Duration
 
-MOST_LAYOUTS = 24
-"""Of joins over different streams, so many ways to hold tuples are looked at."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 Output = tuple[tuple[str, Expression], ...]
 """The output's columns in order: name and value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A column that must be held until results are found, and the field of the join that needs it (``output.where``)."""
-
-    stream: str
-    column: str
-    field: str
 
 
 def is_stream_name(name: str) -> bool:
@@ -83,7 +68,7 @@ def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
     names = tuple(stream.name for stream in spec.streams)
     if not names_streams(spec):
         return names
-    found = named_by(spec.joins[index], names)
+    found = named_by(spec.joins[index].condition, names)
     if len(found) < 2:
         raise SqlError(
             f"it names {f'{found[0]} alone' if found else 'no stream'}, and of several joins each is over the streams that it names",
@@ -92,9 +77,9 @@ def names_over(spec: model.Spec, index: int) -> tuple[str, ...]:
     return found
 
 
-def named_by(join: model.Join, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these streams that a join's condition names. Raises SqlError."""
-    named = {name.casefold() for name in streams_named(join.condition)}
+def named_by(condition: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these streams that a condition names. Raises SqlError."""
+    named = {name.casefold() for name in streams_named(condition)}
     return tuple(name for name in names if name.casefold() in named)
 
 
@@ -103,9 +88,9 @@ def over(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> dict[st
     return {name: schemas[name] for name in names_over(spec, index)}
 
 
-def schemas_of(spec: model.Spec) -> dict[str, Schema]:
-    """The streams' schemas, in their order: declared, or that of the results that a stream reads. Raises SqlError."""
-    found = {stream.name: parse_schema(stream.ddl) for stream in spec.streams if stream.ddl is not None}
+def schemas_of(spec: model.Spec, known: Mapping[str, Schema] | None = None) -> dict[str, Schema]:
+    """The streams' schemas, in their order: declared, or that of the results that a stream reads. ``known``: some. Raises SqlError."""
+    found = {stream.name: parse_schema(stream.ddl) for stream in spec.streams if stream.ddl is not None} | dict(known or {})
     while left := [stream.name for stream in spec.streams if stream.name not in found]:
         new = {name: schema for name in left if (schema := schema_of_results(spec, name, found)) is not None}
         if not new:
@@ -151,40 +136,6 @@ def condition(text: str, schemas: Mapping[str, Schema]) -> Condition:
     return parse_condition(text, tuple(schemas.items()))
 
 
-def layouts_of(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Layout, ...]:
-    """The layouts that could serve all joins, best static choice first. Of one join over three and more streams one for each graph."""
-    if names_streams(spec):
-        return layouts_among(spec, schemas, range(len(spec.joins)))
-    if len(schemas) > 2:
-        return tuple(map(Layout.of_graph, join_graphs(spec.joins[0].condition, dict(schemas))))
-    return layouts([condition(join.condition, schemas) for join in spec.joins])
-
-
-def layouts_among(spec: model.Spec, schemas: Mapping[str, Schema], numbers: Iterable[int]) -> tuple[Layout, ...]:
-    """Those of these joins, each over the streams that its condition names: those over the same two, and each over three and more, lie on
-    key spaces of their own. Every way of one part is there with every way of the others, the best of each, ``MOST_LAYOUTS`` at the most."""
-    names = [stream.name for stream in spec.streams]
-    joins: dict[tuple[int, ...], list[int]] = {}
-    graphs: list[tuple[tuple[int, ...], int]] = []
-    for index in numbers:
-        streams = tuple(map(names.index, names_over(spec, index)))
-        if len(streams) == 2:
-            joins.setdefault(streams, []).append(index)
-        else:
-            graphs.append((streams, index))
-    parts = []
-    for pair, of_pair in joins.items():
-        found = layouts([condition(spec.joins[index].condition, over(spec, index, schemas)) for index in of_pair])
-        ways = tuple(layout for layout in found if layout.has_key_spaces) or found
-        parts.append([(pair, tuple(of_pair), layout) for layout in ways])
-    for streams, index in graphs:
-        of_join = join_graphs(spec.joins[index].condition, over(spec, index, schemas))
-        parts.append([(streams, (index,), Layout.of_graph(graph)) for graph in of_join])
-    while math.prod(map(len, parts)) > MOST_LAYOUTS:
-        max(parts, key=len).pop()
-    return tuple(beside(each) for each in itertools.product(*parts))
-
-
 def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None], schemas: Mapping[str, Schema]) -> Output:
     """What is written when ``output.select`` is missing: every held column of the streams that results are of, as ``stream_column``.
 
@@ -196,7 +147,7 @@ def default_output(kind: JoinType, selects: Mapping[str, tuple[str, ...] | None]
         selected = selects[stream]
         held = schema.names if selected is None else schema.select(selected).names
         for column in held:
-            columns.append((f"{stream}_{column}", parse_expression(f"{stream}.{_quoted(column)}", schemas)))
+            columns.append((f"{stream}_{column}", parse_expression(f"{stream}.{identifier(column)}", schemas)))
     return tuple(columns)
 
 
@@ -237,84 +188,7 @@ RESULT = "result"
 def snapshot_key(text: str | None, columns: Output) -> Expression:
     """By what a join's snapshots are sorted: an expression over its output's columns, or the first of them. Raises SqlError."""
     schema = Schema(tuple(Column(name, expression.type) for name, expression in columns))
-    key = parse_expression(f"{RESULT}.{_quoted(columns[0][0])}" if text is None else text, {RESULT: schema})
+    key = parse_expression(f"{RESULT}.{identifier(columns[0][0])}" if text is None else text, {RESULT: schema})
     if key.type == INTERVAL:
         raise SqlError(f"{excerpt(key.sql)} is an INTERVAL, by which files cannot be sorted", "cast it to a number, or give a column")
     return key
-
-
-def all_needs(spec: model.Spec, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """What ``needs_of`` says of all joins, and the columns of keys that joins find their pairs by where tuples do not lie by them."""
-    found: list[Need] = []
-    found_layouts = layouts_of(spec, schemas)
-    for index in range(len(spec.joins)):
-        found += needs_of(spec, index, schemas)
-        own = over(spec, index, schemas)
-        columns = dict.fromkeys(column for layout in found_layouts for column in indexed_by(layout, index, own))
-        found += [Need(stream, column, f"spec.joins[{index}].condition") for stream, column in columns]
-    return tuple(found)
-
-
-def needs_of(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> tuple[Need, ...]:
-    """What ``needs`` says of one join."""
-    join = spec.joins[index]
-    own = over(spec, index, schemas)
-    where = None if join.output.where is None else parse_boolean(join.output.where, own)
-    found = needs(_checked(join.condition, own), where, output(join, spec, own))
-    return tuple(replace(need, field=f"spec.joins[{index}].{need.field}") for need in found)
-
-
-def indexed_by(layout: Layout, index: int, schemas: Mapping[str, Schema]) -> list[tuple[str, str]]:
-    """The columns, each with its stream's name, of keys that a join finds its pairs by where tuples do not lie by them. ``schemas``: of the
-    streams that the join is over."""
-    if not layout.indexes(index):
-        return []
-    return [
-        (stream, column)
-        for (stream, schema), key in zip(schemas.items(), layout.joins[index].between.main.keys, strict=True)
-        for column in sorted({name for sql in key.sql for _, name in parse_expression(sql, {stream: schema}).columns})
-    ]
-
-
-def _checked(text: str, schemas: Mapping[str, Schema]) -> tuple[Expression, ...]:
-    """What of a condition may be evaluated on held tuples.
-
-    Of two streams that is the residual of every candidate, because statistics choose among them while the join runs. Of three and more it
-    is all of it: a tuple that was found by one key is where the next step begins, by another.
-    """
-    if len(schemas) > 2:
-        return (parse_boolean(text, schemas),)
-    residuals = [candidate.residual for candidate in condition(text, schemas).candidates]
-    return tuple(parse_boolean(residual, schemas) for residual in residuals if residual is not None)
-
-
-def needs(checked: Iterable[Expression], where: Expression | None, output: Output) -> tuple[Need, ...]:
-    """Every column that is read after tuples were found, with the first field of the join that reads it, in the order of the fields.
-
-    ``checked``: what of the condition is. Columns that only make up a join's key are not among them: the key itself is held.
-    """
-    found: dict[tuple[str, str], str] = {}
-
-    def reads(expression: Expression, field: str) -> None:
-        for column in sorted(expression.columns):
-            found.setdefault(column, field)
-
-    for expression in checked:
-        reads(expression, "condition")
-    for index, (_, expression) in enumerate(output):
-        reads(expression, f"output.select[{index}]")
-    if where is not None:
-        reads(where, "output.where")
-    return tuple(Need(stream, column, field) for (stream, column), field in found.items())
-
-
-def held(stream: str, select: tuple[str, ...] | None, schema: Schema, needed: Iterable[Need]) -> tuple[str, ...]:
-    """The columns that a stream's held tuples carry: ``select``, or else those needed, in the schema's order."""
-    if select is not None:
-        return schema.select(select).names
-    wanted = {need.column for need in needed if need.stream == stream}
-    return tuple(name for name in schema.names if name in wanted)
-
-
-def _quoted(name: str) -> str:
-    return name if IDENTIFIER.fullmatch(name) else "`" + name.replace("`", "``") + "`"

@@ -31,7 +31,6 @@ from streamjoin.manifest.cross_field.joins import (
     floor_problems,
     naming_problems,
     streams_over,
-    type_problems,
     unjoined_problems,
 )
 from streamjoin.manifest.cross_field.lint import remarks
@@ -78,7 +77,6 @@ def problems(manifest: Manifest) -> list[Problem]:
         if over is None:
             checks.append(naming_problems(field, manifest, index))
             continue
-        checks.append(type_problems(field, join, len(over)))
         checks += window_checks(f"{field}.window", join, streams, over)
         known = {name: by_name[name] for number in over if (name := value_at(streams[number], "name")) in by_name}
         if 2 <= len(over) == len(known):

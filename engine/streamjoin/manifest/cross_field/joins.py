@@ -11,14 +11,12 @@ from streamjoin.language.errors import SqlError
 from streamjoin.language.graph import join_graph
 from streamjoin.language.layout import TooManyKeySpacesError
 from streamjoin.language.schema import Schema
-from streamjoin.manifest import model, resolve
+from streamjoin.language.sql import parse_boolean
+from streamjoin.manifest import holding, model, outer_joins, resolve
 from streamjoin.manifest.checks import Check, sql_problem, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError
-from streamjoin.manifest.problem import Problem, listed
-
-OF_MANY = ("inner", "semi", "anti")
-"""The types of a join over three and more streams."""
+from streamjoin.manifest.problem import Problem
 
 
 def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]) -> list[int] | None:
@@ -30,17 +28,12 @@ def streams_over(manifest: Manifest, index: int, streams: Sequence[model.Stream]
     return [number for number, stream in enumerate(streams) if value_at(stream, "name") in names]
 
 
-def type_problems(field: str, join: model.Join, streams: int) -> Check:
-    """Whether a join over so many streams can have its type."""
-    if streams > 2 and join.type not in OF_MANY:
-        remedy = f"choose {listed(OF_MANY, 'or')}, or join two of them in a join of its own and read its results as a stream (source.join)"
-        yield Problem(f"{field}.type", join.type, f"is for two streams, and there are {streams}; {remedy}")
-
-
 def condition_problems(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
     """Whether it resolves. ``schemas``: of the streams that the join is over."""
     try:
-        if len(schemas) > 2:
+        if len(schemas) > 2 and join.type in outer_joins.OUTER:
+            outer_joins.parts_of(parse_boolean(join.condition, schemas), list(schemas))
+        elif len(schemas) > 2:
             join_graph(join.condition, dict(schemas))
         else:
             resolve.condition(join.condition, schemas)
@@ -51,7 +44,7 @@ def condition_problems(field: str, join: model.Join, schemas: Mapping[str, Schem
 def floor_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     """Whether one scheme can cut what all joins find their results by. Looked at when each resolves."""
     try:
-        resolve.layouts_of(manifest.spec, schemas)
+        holding.layouts_of(manifest.spec, schemas)
     except TooManyKeySpacesError as error:
         yield Problem("spec.joins", None, str(error))
     except SqlError:

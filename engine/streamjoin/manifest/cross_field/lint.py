@@ -8,7 +8,7 @@ from streamjoin.language.graph import join_graph
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.manifest import model, resolve
+from streamjoin.manifest import holding, model, outer_joins, resolve
 from streamjoin.manifest.checks import Check
 from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
@@ -30,12 +30,14 @@ def remarks(manifest: Manifest) -> list[Problem]:
         message = "adds no workers, while deallocate removes them for good; give both the same mode"
         found.append(Problem("spec.scaling.rules.allocate", rules.allocate or mode, message))
     found += _policy_remarks(spec.scaling)
-    schemas = resolve.schemas_of(spec)
-    for index, join in enumerate(spec.joins):
-        own = resolve.over(spec, index, schemas)
-        found += _index_remarks(f"spec.joins[{index}].condition", join.condition, own)
-        found += _join_remarks(f"spec.joins[{index}]", join, spec)
-    if len(spec.joins) > 1 and resolve.layouts_of(spec, schemas)[0].main.kind is MainKind.ALL:
+    whole = outer_joins.expanded(spec)
+    schemas = resolve.schemas_of(whole)
+    for index, join in enumerate(whole.joins):
+        is_own = index < len(spec.joins)
+        own = resolve.over(whole, index, schemas)
+        found += _index_remarks(f"spec.joins[{index if is_own else join.name}].condition", join.condition, own)
+        found += _join_remarks(f"spec.joins[{index}]", join, spec) if is_own else ()
+    if len(spec.joins) > 1 and holding.layouts_of(whole, schemas)[0].main.kind is MainKind.ALL:
         message = (
             "have no pair of keys that all of their conditions limit, so every tuple meets every other one on some worker, or is held once"
             " for each pair of keys, whichever is expected to hold less; to send fewer tuples, move joins of other keys into a manifest of"

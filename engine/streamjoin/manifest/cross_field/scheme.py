@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from streamjoin.language.errors import SqlError
 from streamjoin.language.predicate import MainKind
 from streamjoin.language.schema import Schema
-from streamjoin.manifest import resolve
+from streamjoin.manifest import holding
 from streamjoin.manifest.checks import Check
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem, listed
@@ -33,7 +33,7 @@ def key_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     if chosen not in KEYED:
         return
     try:
-        found = resolve.layouts_of(manifest.spec, schemas)
+        found = holding.layouts_of(manifest.spec, schemas)
     except SqlError:
         return
     where = "spec.joins[0].condition" if len(joins) == 1 else "the condition of every join, of the same keys"

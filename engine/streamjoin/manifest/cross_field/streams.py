@@ -11,7 +11,7 @@ from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import parse_boolean
 from streamjoin.language.types import STRING, TypeName, is_numeric
-from streamjoin.manifest import model, resolve
+from streamjoin.manifest import holding, model, resolve
 from streamjoin.manifest.checks import Check, sql_problem, value_at
 from streamjoin.manifest.connector import SourceConnector
 from streamjoin.manifest.model import Manifest
@@ -162,7 +162,7 @@ def _comes_of_itself(stream: model.Stream, streams: Sequence[model.Stream], join
                 seen.add(read)
                 with contextlib.suppress(SqlError, UnparsedError):
                     by_name = {name: each for each in streams if isinstance(name := value_at(each, "name"), str)}
-                    over = [by_name[name] for name in resolve.named_by(join, by_name)]
+                    over = [by_name[name] for name in resolve.named_by(join.condition, by_name)]
                     if stream in over:
                         return True
                     left += over
@@ -213,7 +213,7 @@ def schemas_by_name(streams: Sequence[model.Stream], schemas: Sequence[Schema | 
 def held_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
     """Whether streams hold what is read once a pair was found. Looked at when all that reads it resolves."""
     try:
-        needs = resolve.all_needs(manifest.spec, schemas)
+        needs = holding.all_needs(manifest.spec, schemas)
     except (SqlError, KeyError):
         return
     for index, stream in enumerate(manifest.spec.streams):

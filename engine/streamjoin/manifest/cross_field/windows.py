@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from streamjoin.manifest import model
 from streamjoin.manifest.checks import Check, as_text
+from streamjoin.manifest.outer_joins import OUTER
 from streamjoin.manifest.part import has_unknown
 from streamjoin.manifest.problem import Problem, closest, listed
 from streamjoin.manifest.text import field_name
@@ -41,6 +42,9 @@ def _window(field: str, join: model.Join, streams: int, *, of_pair: bool) -> Che
     for name, value in (("rows", window.rows), ("eachRows", window.each_rows)):
         if of_pair and value is not None:
             message = "counts the records of two streams, and there are more; give within, or before and after, or unbounded: true"
+            yield Problem(f"{field}.{name}", value if name == "rows" else None, message)
+        elif streams > 2 and join.type in OUTER and value is not None:
+            message = f"counts records, and the results of the first two streams' {join.type} join come in no order; give a window of time"
             yield Problem(f"{field}.{name}", value if name == "rows" else None, message)
     forms = _window_forms(window)
     if not forms and not has_unknown(window):
