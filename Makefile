@@ -39,6 +39,7 @@ lint: setup-test ## Check style and types
 crds: setup ## Make the CustomResourceDefinition from the manifest's models
 	$(BIN)/python -m streamjoin_operator.crd > crds/streamjoins.streamjoin.dev.yaml
 	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
+	$(BIN)/python tools/chart_readme.py
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: setup-docs ## Build the documentation as a site, in out/site; a link that leads nowhere is an error

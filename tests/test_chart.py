@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 import alerts
+import chart_readme
 from apiserver import ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from documents import all_parsed, parsed
@@ -32,10 +33,28 @@ ACCESS = CHART / "files" / "access.py"
 
 Object = dict[str, Any]
 
+PLACED: Object = {
+    "commonLabels": {"team": "a"},
+    "deploymentAnnotations": {"a": "b"},
+    "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+        {
+            "maxSkew": 1,
+            "topologyKey": "rack",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"x": "y"}},
+        },
+    ],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+}
+"""Where the operator's pod is, and what it has."""
 MATRIX: dict[str, Object] = {
     "defaults": {},
     "namespaced": {"watch": {"namespaces": ["team-a", "team-b"]}},
     "everything": {
+        **PLACED,
         "watch": {"namespaces": ["team-a"]},
         "image": {"repository": "registry.example.com/op", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
         "engine": {"repository": "registry.example.com/engine", "tag": "9"},
@@ -128,6 +147,10 @@ REFUSED: list[tuple[Object, str]] = [
     ({"prometheus": {"allowedUrls": ["prometheus:9090"]}}, "allowedUrls"),
     ({"driverPolicy": {"hostAccess": "some"}}, "hostAccess"),
     ({"operator": {"port": 80}}, "port"),
+    ({"global": {"imageRegistry": "https://registry.example.com"}}, "imageRegistry"),
+    ({"commonLabels": {"no label": "a"}}, "commonLabels"),
+    ({"dnsPolicy": "Some"}, "dnsPolicy"),
+    ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, "maxSkew"),
     ({"tables": {"digest": "none"}}, "tables.digest"),
     ({"extraEnv": {"A": "b"}}, "extraEnv"),
     ({"serviceAccount": {"create": False}}, "serviceAccount.name: is empty, and serviceAccount.create is false"),
@@ -142,6 +165,12 @@ def values(request: pytest.FixtureRequest) -> Object:
 def test_the_chart_carries_the_definition() -> None:
     """Otherwise: make crds"""
     assert (CHART / "files" / CRD.name).read_text() == CRD.read_text()
+
+
+def test_the_readme_has_all_values_with_their_comments() -> None:
+    """Otherwise: make crds"""
+    assert (CHART / "README.md").read_text() == chart_readme.readme()
+    assert [path for path, _, _ in chart_readme.rows("a:\n  # One.\n  b: 1\n# All.\nc: {d: 2}\n")] == ["a.b", "c"]
 
 
 @pytest.mark.helm
@@ -408,6 +437,36 @@ def test_the_image_for_tables_is_named_after_the_engines() -> None:
     fixed = settings_of({"engine": {**mirrored, "digest": "sha256:" + "0" * 64}, "tables": {"tag": "8"}})
     assert fixed.engine_image == "registry.example.com/team/streamjoin-engine@sha256:" + "0" * 64
     assert fixed.tables_image == "registry.example.com/team/streamjoin-engine-tables:8"
+
+
+@pytest.mark.helm
+def test_one_registry_may_have_all_images() -> None:
+    values = {"global": {"imageRegistry": "registry.example.com:5000/mirror"}, "tables": {"repository": "t"}}
+    settings = settings_of(values)
+    assert settings.engine_image.startswith("registry.example.com:5000/mirror/streamjoin-engine:")
+    assert settings.tables_image.startswith("registry.example.com:5000/mirror/t:")
+    pods = [one["spec"]["template"]["spec"] for one in of_kind(rendered(values), "Deployment")]
+    pods += [one["spec"] for one in of_kind(rendered(values), "Pod")]
+    assert {each["image"].rsplit("/", 1)[0] for pod in pods for each in pod["containers"]} == {"registry.example.com:5000/mirror"}
+    listed = yaml.safe_load(yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]["artifacthub.io/images"])
+    plain = settings_of({})
+    assert {each["image"] for each in listed} > {plain.engine_image, plain.tables_image}, "who copies them finds all in the chart"
+
+
+@pytest.mark.helm
+def test_the_pod_is_where_and_as_the_values_want_it() -> None:
+    (deployment,) = of_kind(rendered({**PLACED, "hostNetwork": True, "runtimeClassName": "gvisor"}), "Deployment")
+    assert deployment["metadata"]["annotations"] == {"a": "b"}
+    assert all(one["metadata"]["labels"]["team"] == "a" for one in rendered({**PLACED, "hostNetwork": True, "runtimeClassName": "gvisor"}))
+    assert "team" not in deployment["spec"]["selector"]["matchLabels"], "a selector cannot change"
+    pod = deployment["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"], pod["runtimeClassName"]) == (True, "ClusterFirstWithHostNet", "gvisor")
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0, "two cannot have one node's ports"
+    own, given = pod["topologySpreadConstraints"]
+    assert own["labelSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert given["labelSelector"] == {"matchLabels": {"x": "y"}}
+    assert {"name": "ca", "mountPath": "/ca"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "ca", "configMap": {"name": "ca"}} in pod["volumes"]
 
 
 @pytest.mark.helm

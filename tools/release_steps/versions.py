@@ -27,6 +27,7 @@ PLACES = (
     Place("engine/streamjoin/__init__.py", rf'(?m)^__version__ = "({VERSION})"$'),
     Place("engine/streamjoin_research/pyproject.toml", rf'(?m)^(?:version = "|dependencies = \["streamjoin\[engine\]==)({VERSION})"'),
     Place("charts/streamjoin-operator/Chart.yaml", rf'(?m)^(?:appVersion|version): "?({VERSION})"?$'),
+    Place("charts/streamjoin-operator/Chart.yaml", _IMAGE),
     Place("operator/streamjoin_operator/settings.py", _IMAGE),
     Place("docs/operator.md", _IMAGE),
     Place("docs/kubernetes.md", rf"(?:streamjoin-(?:engine|engine-tables|operator):|TAG=)({VERSION})"),

@@ -24,6 +24,9 @@ app.kubernetes.io/part-of: streamjoin
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "operator.account" -}}
@@ -75,16 +78,18 @@ kubectl patch crd streamjoins.streamjoin.dev --type=merge -p '{{ toJson $patch }
 {{- join "\n" $pairs }}
 {{- end }}
 
-{{/* repository:tag, or repository@digest: (dict "image" .Values.image "chart" .Chart) */}}
+{{/* repository:tag, or repository@digest, of global.imageRegistry: (dict "image" .Values.image "root" .) */}}
 {{- define "operator.image" -}}
-{{- if .image.digest }}{{ printf "%s@%s" .image.repository .image.digest }}{{ else }}{{ printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) }}{{ end }}
+{{- $registry := (.root.Values.global).imageRegistry }}
+{{- $repository := empty $registry | not | ternary (printf "%s/%s" (trimSuffix "/" ($registry | default "")) .image.repository) .image.repository }}
+{{- if .image.digest }}{{ printf "%s@%s" $repository .image.digest }}{{ else }}{{ printf "%s:%s" $repository (default .root.Chart.AppVersion .image.tag) }}{{ end }}
 {{- end }}
 
 {{/* The image of joins with tables, named after the engine's where it has no name of its own. */}}
 {{- define "operator.tablesImage" -}}
 {{- $repository := .Values.tables.repository | default (printf "%s-tables" .Values.engine.repository) }}
 {{- $image := dict "repository" $repository "tag" (.Values.tables.tag | default .Values.engine.tag) "digest" .Values.tables.digest }}
-{{- include "operator.image" (dict "image" $image "chart" .Chart) }}
+{{- include "operator.image" (dict "image" $image "root" .) }}
 {{- end }}
 
 {{/* A label selector of the namespaces that are watched; {}: all. */}}
