@@ -76,7 +76,8 @@ class MemoryCluster:
                 raise ApiError(409, "Conflict", "the object has been modified")
             return self.put(desired, "apply")
 
-    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "") -> Object:
+    async def patch(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
+        part = kind is STREAM_JOIN.status
         with _Request(self, "patch", kind.kind):
             found = self.objects.get((kind.kind, namespace, name))
             if kind.kind == "Event":

@@ -140,17 +140,19 @@ class Cluster:
         quick |= {"watch_namespaces": (self.namespace,), "driver_url": self.driver.url, "engine_image": "engine:1"}
         return Settings(**{**quick, **changes})
 
-    def way(self, server: str | None = None) -> Access:
-        way = from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", self.server.token(*self.account), self.namespace))
+    async def way(self, server: str | None = None) -> Access:
+        """``server``: another place where the API server is reached, without TLS."""
+        token = self.server.token(*self.account)
+        way = await from_kubeconfig(self.server.kubeconfig_for(f"operator-{self.namespace}", token, self.namespace))
         if server is not None:
-            way.server, way.ca = server, None
+            way.configuration.host, way.configuration.ssl_ca_cert = server, None
         return way
 
     @contextmanager
     def operator(
         self, way: Access | None = None, *, on_step: Callable[[str], None] = lambda step: None, **settings: Any
     ) -> Iterator[Running]:
-        running, kubelet = Running(way or self.way(), self.settings(**settings), on_step), Kubelet(self)
+        running, kubelet = Running(way or asyncio.run(self.way()), self.settings(**settings), on_step), Kubelet(self)
         try:
             yield running
             assert running.failure is None

@@ -76,8 +76,8 @@ class SteppedCluster:
         return self._loop.run_until_complete(work)
 
     async def _open(self) -> None:
-        self._api = Api(self.cluster.way(), told=lambda verb, status: self.requests.update([verb]))
-        self._admin = Api(from_kubeconfig(self.cluster.server.kubeconfig))
+        self._api = Api(await self.cluster.way(), told=lambda verb, status: self.requests.update([verb]))
+        self._admin = Api(await from_kubeconfig(self.cluster.server.kubeconfig))
         self._drivers, self._prometheus = DriverClient(), PrometheusClient(self._settings)
         self.reconciler = Reconciler(
             self._api,

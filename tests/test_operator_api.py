@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -691,7 +692,7 @@ def test_the_operator_has_no_right_too_many(cluster: Cluster) -> None:
 def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: int | str) -> None:
     with (
         FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy,
-        cluster.operator(cluster.way(proxy.url), resync_seconds=0.1) as running,
+        cluster.operator(asyncio.run(cluster.way(proxy.url)), resync_seconds=0.1) as running,
     ):
         running.await_ready()
         proxy.fault, proxy.every = fault, 37  # a check takes up to 36 requests
@@ -707,7 +708,7 @@ def test_faults_on_the_wire_change_nothing_in_the_end(cluster: Cluster, fault: i
 
 
 def test_a_watch_that_is_cut_is_taken_up_again(cluster: Cluster) -> None:
-    with FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy, cluster.operator(cluster.way(proxy.url)):
+    with FaultProxy(cluster.server.url, cluster.server.ca_file) as proxy, cluster.operator(asyncio.run(cluster.way(proxy.url))):
         cluster.run()
         proxy.cut_watches()
         cluster.change({"suspend": True})

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from kubernetes.aio.client import Configuration
 
 from cases import ALL
 from memory_cluster import MemoryCluster
 from operator_parts import FakeDriver, Object, parsed_once, streamjoin
 from streamjoin_operator import queue as queue_module
-from streamjoin_operator.access import Access, Login
+from streamjoin_operator.access import Access
 from streamjoin_operator.api import Api
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import AGE_SECONDS, Health
@@ -154,7 +155,12 @@ def test_a_silent_api_server_does_not_fail_liveness(hole: BlackHole, quick: None
     monkeypatch.setattr(queue_module, "BUDGET_SECONDS", 24.0)
 
     async def story() -> None:
-        api, drivers = Api(Access(lambda: Login(hole.url))), DriverClient()
+        configuration = Configuration(hole.url)
+
+        async def load() -> Configuration:
+            return configuration
+
+        api, drivers = Api(Access(load, configuration)), DriverClient()
         reconciler = Reconciler(api, drivers, Settings(), NoPrometheus())
         tried: Counter[Key] = Counter()
         queue = Queue(reconciler.reconcile, finished=lambda key, seconds, error: tried.update([key]))

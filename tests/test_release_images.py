@@ -98,7 +98,7 @@ def test_the_operator_does_without_what_its_image_leaves_out(tmp_path: Path) -> 
     shutil.copytree(ROOT / "engine" / "streamjoin", engine / "streamjoin", ignore=shutil.ignore_patterns("__pycache__"))
     for package in listed.split():
         shutil.rmtree(engine / "streamjoin" / package)
-    absent = [*left_out("operator"), "pandas", "pyarrow", "numba", "kubernetes"]
+    absent = [*left_out("operator"), "pandas", "pyarrow", "numba"]
     program = f"""
 import streamjoin, streamjoin_operator
 import_all(streamjoin)

@@ -1,27 +1,30 @@
-"""Where the API server is and who we are: from the pod's service account, else from a kubeconfig, as the ``kubernetes`` package reads it.
+"""Where the API server is and who we are, as the package ``kubernetes`` reads it: from the pod's service account, else from kubeconfigs.
 
-kopf and our own client log in with the same facts. A service account's token is read anew every minute, because Kubernetes replaces it. In
-a pod that package is not loaded: it is large, and the operator's image does without it.
+kopf and our own client log in by the same configuration. The package reads a service account's token anew every minute, and asks a program
+that logs in again before its token expires; the loop goes on meanwhile.
 
-Known limits: where a kubeconfig's user logs in by a program, the loop waits for that program when the token has expired; pods have none.
+Known limits: a client certificate is read once, and a program that logs in is not told of the cluster (``provideClusterInfo``). A proxy is
+the kubeconfig's ``proxy-url``; the environment names none.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
-import ssl
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import aiohttp
 import kopf
 import yaml
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException, incluster_config, load_incluster_config, load_kube_config
 
-TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-"""Of a pod's service account; the certificates of the API server's authority are beside it."""
-TOKEN_SECONDS = 60.0
+TOKEN = "BearerToken"  # noqa: S105 - the package's name for it
+CONNECTIONS = 32
+"""At most so many are open at a time."""
 
 
 class AccessError(RuntimeError):
@@ -29,126 +32,81 @@ class AccessError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Login:
-    """Where the API server is, and who we are to it."""
-
-    server: str
-    ca: str | None = None
-    """A file of authorities; None: the machine's own."""
-    verifies: bool = True
-    certificate: str | None = None
-    """Files of a client's certificate and its key; None: the token alone says who we are."""
-    key: str | None = None
-    token: Callable[[], str | None] = lambda: None
-    """The bearer token of the moment."""
-
-
 class Access:
     """How to reach the API server."""
 
-    def __init__(self, load: Callable[[], Login]) -> None:
-        """``load`` finds it out, and again when the API server has refused what it found; it raises AccessError."""
-        self._load = load
-        self._found = load()
-        self.server: str = self._found.server.rstrip("/")
-        self.ca: str | None = self._found.ca
-        """A file of authorities; None: the machine's own."""
+    load: Callable[[], Awaitable[Configuration]]
+    """Finds it out; raises AccessError."""
+    configuration: Configuration
+    """What it found; the same object for all clients."""
 
-    def bearer(self) -> str | None:
-        """The token of the moment."""
-        return self._found.token()
+    async def renew(self) -> None:
+        """The API server refused who we are: read it anew, from files or a program. Raises AccessError, and keeps what it had."""
+        found = await self.load()
+        for name in ("api_key", "refresh_api_key_hook", "cert_file", "key_file"):
+            setattr(self.configuration, name, getattr(found, name))
 
-    def forget(self) -> None:
-        """The API server refused the token: read it anew, from files or a program. Raises AccessError, and keeps what it had."""
-        self._found = self._load()
-
-    def ssl_context(self) -> ssl.SSLContext | bool:
-        if not self.server.startswith("https:"):
-            return False
-        context = ssl.create_default_context(cafile=self.ca)
-        if not self._found.verifies:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if self._found.certificate is not None:
-            context.load_cert_chain(self._found.certificate, self._found.key)
-        return context
-
-    def connection(self) -> kopf.ConnectionInfo:
+    async def connection(self) -> kopf.ConnectionInfo:
         """The same for kopf."""
-        token = self.bearer()
+        way = self.configuration
+        scheme, _, token = (await way.get_api_key_with_prefix(TOKEN) or "").partition(" ")
         return kopf.ConnectionInfo(
-            server=self.server,
-            ca_path=self.ca,
-            insecure=not self._found.verifies or None,
-            scheme=None if token is None else "Bearer",
-            token=token,
-            certificate_path=self._found.certificate,
-            private_key_path=self._found.key,
+            server=way.host,
+            ca_path=way.ssl_ca_cert,
+            insecure=not way.verify_ssl or None,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=way.cert_file,
+            private_key_path=way.key_file,
+            proxy_url=way.proxy,
         )
 
 
-def find() -> Access:
+async def find() -> Access:
     """The pod's own account, else the current context of ``$KUBECONFIG`` or ``~/.kube/config``. Raises AccessError."""
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and TOKEN.exists():
-        return Access(_of_pod)
-    path = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-    if not path.exists():
-        raise AccessError(f"no service account at {TOKEN} and no kubeconfig at {path}; run in a pod, or set KUBECONFIG")
-    return from_kubeconfig(path)
+    token = incluster_config.SERVICE_TOKEN_FILENAME
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and Path(token).exists():
+        return Access(_of_pod, await _of_pod())
+    paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(path and Path(path).exists() for path in paths.split(os.pathsep)):
+        raise AccessError(f"no service account at {token} and no kubeconfig at {paths}; run in a pod, or set KUBECONFIG")
+    return await from_kubeconfig(paths)
 
 
-def from_kubeconfig(path: Path) -> Access:
-    """The current context of a kubeconfig, whichever way its user logs in. Raises AccessError."""
-    return Access(lambda: _of_kubeconfig(path))
+async def from_kubeconfig(paths: str | Path) -> Access:
+    """The current context of kubeconfigs, whichever way its user logs in. Raises AccessError."""
+    load = partial(_of_kubeconfig, str(paths))
+    return Access(load, await load())
 
 
-def _of_pod() -> Login:
-    """As https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/ says."""
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    authority = TOKEN.with_name("ca.crt")
-    for path in (TOKEN, authority):
-        try:
-            content = path.read_text().strip()
-        except OSError as error:
-            raise AccessError(f"the pod's service account: {path}: {error.strerror}") from error
-        if not content:
-            raise AccessError(f"the pod's service account: {path}: is empty")
-    return Login(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", str(authority), token=_RenewedToken(TOKEN))
+def _configuration() -> Configuration:
+    # The environment's proxies, and its .netrc, would be looked for at every request.
+    return Configuration(connection_pool_maxsize=CONNECTIONS, client_session_kwargs={"trust_env": False})
 
 
-class _RenewedToken:
-    """A token in a file that Kubernetes replaces long before it expires."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._token = path.read_text().strip()
-        self._read_at = time.monotonic()
-
-    def __call__(self) -> str:
-        if time.monotonic() - self._read_at >= TOKEN_SECONDS:
-            with contextlib.suppress(OSError):  # a token that is gone goes on until it is refused, which reads all anew and says why
-                self._token = self._path.read_text().strip() or self._token
-            self._read_at = time.monotonic()
-        return self._token
-
-
-def _of_kubeconfig(path: Path) -> Login:
+async def _of_pod() -> Configuration:
+    found = _configuration()
     try:
-        from kubernetes.client import Configuration
-        from kubernetes.config import ConfigException, load_kube_config
-    except ImportError as error:
-        install = "pip install 'streamjoin[operator,kubeconfig]', and in a clone make setup-kubeconfig"
-        remedy = f"run in a pod with a service account, or outside of the image after {install}"
-        raise AccessError(f"{path}: kubeconfigs are read by the Python package kubernetes, which is not here; {remedy}") from error
-    found = Configuration()
-    load: Callable[..., None] = load_kube_config
+        load_incluster_config(found)
+    except (ConfigException, OSError) as error:
+        raise AccessError(f"the pod's service account: {error}") from error
+    return found
+
+
+async def _of_kubeconfig(paths: str) -> Configuration:
+    found = _configuration()
     try:
-        load(config_file=str(path), persist_config=False, client_configuration=found)
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
-        raise AccessError(f"{path}: {error}") from error
+        loader = await load_kube_config(paths, client_configuration=found, persist_config=False)
+    except (ConfigException, yaml.YAMLError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
+        raise AccessError(f"{paths}: {error}") from error
+    found.api_key = {name: key.strip() for name, key in found.api_key.items()}  # of a file that ends with a newline
+    if hasattr(loader, "exec_plugin_expiry"):
+        alone = asyncio.Lock()
 
-    def bearer() -> str | None:
-        # The package has called it by either name.
-        token: str | None = found.get_api_key_with_prefix("BearerToken", "authorization")
-        return None if token is None else token.split(None, 1)[-1].strip()
+        async def renew(configuration: Configuration) -> None:
+            async with alone:
+                await loader.load_from_exec_plugin()  # which does nothing before the token is about to expire
+            configuration.api_key[TOKEN] = loader.token
 
-    return Login(found.host, found.ssl_ca_cert, found.verify_ssl, found.cert_file, found.key_file, bearer)
+        found.refresh_api_key_hook = renew  # type: ignore[assignment]  # the package says None, and calls it
+    return found

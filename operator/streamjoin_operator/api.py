@@ -1,6 +1,6 @@
 """The API server, as far as it is needed: read, apply (server-side, as our field manager), patch, delete.
 
-On aiohttp, which kopf brings along: a client library with a class for every kind would double the operator's memory.
+By the dynamic client of the package ``kubernetes``, without its discovery: the kinds are known here. Objects are plain JSON.
 
 Always holds: no call blocks the loop, and each ends within ``TIMEOUT_SECONDS``; what the server asks to be tried again later (429 and 5xx)
 is raised as ApiError with ``retry_after``, and the queue does so.
@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.config import ConfigException
+from kubernetes.aio.dynamic import DynamicClient, Resource
+from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin_operator.access import Access, AccessError
 from streamjoin_operator.names import MANAGER
 
 Object = dict[str, Any]
+Kind = Resource
+"""A kind of object, and where the API server has it."""
 TIMEOUT_SECONDS = 30.0
 UNTYPED = ("failed to create typed patch object", "failed to convert new object")
 """So begins the answer, with status 500, where a field is unknown or a value is of another type."""
 WEBHOOK = "failed calling webhook"
 """So says the answer, with status 500, where an admission webhook cannot be asked."""
-APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+CONNECT = aiohttp.ClientTimeout(connect=10)
+MERGE = "application/merge-patch+json"
+READS = ("get", "list")
 
 
 class ApiError(Exception):
@@ -50,39 +56,31 @@ class ApiError(Exception):
         return self.refuses_object or WEBHOOK in self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of object and where its collection is."""
-
-    version: str
-    plural: str
-    kind: str
-
-    def path(self, namespace: str, name: str | None = None) -> str:
-        """``namespace`` may be empty: all of them."""
-        root = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
-        collection = f"{root}/namespaces/{quote(namespace)}/{self.plural}" if namespace else f"{root}/{self.plural}"
-        return collection if name is None else f"{collection}/{quote(name)}"
+def _kind(version: str, plural: str, kind: str) -> Kind:
+    group, _, number = version.rpartition("/")
+    status = {"kind": kind, "name": f"{plural}/status", "namespaced": True}
+    prefix = "apis" if group else "api"
+    return Kind(prefix, group, number, kind, namespaced=True, name=plural, subresources={"status": status})
 
 
-STREAM_JOIN = Kind(API_VERSION, "streamjoins", KIND)
-DEPLOYMENT = Kind("apps/v1", "deployments", "Deployment")
-SERVICE = Kind("v1", "services", "Service")
-CONFIG_MAP = Kind("v1", "configmaps", "ConfigMap")
-SECRET = Kind("v1", "secrets", "Secret")
-SERVICE_ACCOUNT = Kind("v1", "serviceaccounts", "ServiceAccount")
-CLAIM = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-POD = Kind("v1", "pods", "Pod")
-NAMESPACE = Kind("v1", "namespaces", "Namespace")
-NODE = Kind("v1", "nodes", "Node")
-EVENT = Kind("v1", "events", "Event")
-ROLE = Kind("rbac.authorization.k8s.io/v1", "roles", "Role")
-ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
-BUDGET = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
-NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
-JOB = Kind("batch/v1", "jobs", "Job")
-LEASE = Kind("coordination.k8s.io/v1", "leases", "Lease")
-POD_MONITOR = Kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
+STREAM_JOIN = _kind(API_VERSION, "streamjoins", KIND)
+DEPLOYMENT = _kind("apps/v1", "deployments", "Deployment")
+SERVICE = _kind("v1", "services", "Service")
+CONFIG_MAP = _kind("v1", "configmaps", "ConfigMap")
+SECRET = _kind("v1", "secrets", "Secret")
+SERVICE_ACCOUNT = _kind("v1", "serviceaccounts", "ServiceAccount")
+CLAIM = _kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+POD = _kind("v1", "pods", "Pod")
+NAMESPACE = _kind("v1", "namespaces", "Namespace")
+NODE = _kind("v1", "nodes", "Node")
+EVENT = _kind("v1", "events", "Event")
+ROLE = _kind("rbac.authorization.k8s.io/v1", "roles", "Role")
+ROLE_BINDING = _kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
+BUDGET = _kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICY = _kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+JOB = _kind("batch/v1", "jobs", "Job")
+LEASE = _kind("coordination.k8s.io/v1", "leases", "Lease")
+POD_MONITOR = _kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
 KINDS = {
     kind.kind: kind
     for kind in (
@@ -93,7 +91,7 @@ KINDS = {
 
 
 class Api:
-    """One session for all. To be made and closed within the event loop."""
+    """One client for all. To be closed within the event loop that used it."""
 
     def __init__(
         self,
@@ -106,151 +104,123 @@ class Api:
         self._access = access
         self._told = told
         self._may_write = may_write
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.ssl_context(), limit=32),
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, connect=10),
-        )
+        self._http = ApiClient(access.configuration)
+        self._http.user_agent = MANAGER
+        self._client = DynamicClient(self._http)  # awaiting it would discover all kinds
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._http.close()
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """None where there is none."""
-        try:
-            return await self._request("get", "GET", kind.path(namespace, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        found: Object | None = await _unless(404, self._ask("get", self._client.get, kind, name, namespace), None)
+        return found
 
     async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """As :meth:`get`, with no more than the right to list."""
         found = await self.list(kind, namespace, "", name)
-        return {**found[0], "apiVersion": kind.version, "kind": kind.kind} if found else None
+        return {**found[0], "apiVersion": kind.group_version, "kind": kind.kind} if found else None
 
     async def list(self, kind: Kind, namespace: str, selector: str, name: str = "") -> list[Object]:
         """All of the label selector (empty: all), and of the name; none where the kind itself is unknown. An empty namespace means all."""
-        try:
-            query = {"labelSelector": selector} if selector else {}
-            query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
-            answer = await self._request("list", "GET", kind.path(namespace), query=query)
-        except ApiError as error:
-            if error.status == 404:
-                return []
-            raise
-        return list(answer["items"])
+        fields = f"metadata.name={name}" if name else None
+        asked = self._ask("list", self._client.get, kind, namespace=namespace, label_selector=selector or None, field_selector=fields)
+        return list((await _unless(404, asked, {"items": []}))["items"])
 
     async def events_of(self, about: Object) -> tuple[Object, ...]:
         """Events about an object; none where they may not be listed."""
         metadata = about["metadata"]
-        query = {"fieldSelector": f"involvedObject.uid={metadata['uid']}"}
-        try:
-            answer = await self._request("list", "GET", EVENT.path(metadata["namespace"]), query=query)
-        except ApiError as error:
-            if error.status == 403:
-                return ()
-            raise
-        return tuple(answer["items"])
+        fields = f"involvedObject.uid={metadata['uid']}"
+        asked = self._ask("list", self._client.get, EVENT, namespace=metadata["namespace"], field_selector=fields)
+        return tuple((await _unless(403, asked, {"items": []}))["items"])
 
     async def apply(self, desired: Object) -> Object:
         """Server-side apply. We are the controller: fields that others hold are taken over."""
-        metadata = desired["metadata"]
-        path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
-        return await self._request("apply", "PATCH", path, desired, APPLY, {"fieldManager": MANAGER, "force": "true"})
-
-    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, part: str = "", *, manager: str = MANAGER) -> Object:
-        """A merge patch, of the object or of its ``part`` (``/status``). ``manager``: as whose it is noted."""
-        path = kind.path(namespace, name)
-        return await self._request("patch", "PATCH", path + part, body, MERGE, {"fieldManager": manager})
+        return await self._apply("apply", desired)
 
     async def try_to_apply(self, desired: Object) -> None:
         """All that applying it would be refused for is raised, and nothing is changed."""
-        metadata = desired["metadata"]
-        path = KINDS[desired["kind"]].path(metadata["namespace"], metadata["name"])
-        query = {"fieldManager": MANAGER, "force": "true", "dryRun": "All"}
-        await self._request("dry-run", "PATCH", path, desired, APPLY, query)
+        await self._apply("dry-run", desired, dry_run="All")
+
+    async def _apply(self, verb: str, desired: Object, **parameters: str) -> Object:
+        kind, how = KINDS[desired["kind"]], self._client.server_side_apply
+        return await self._ask(verb, how, kind, desired, field_manager=MANAGER, force_conflicts=True, **parameters)
+
+    async def patch(self, kind: Kind, namespace: str, name: str, body: Object, *, manager: str = MANAGER) -> Object:
+        """A merge patch, of the object or of a part (``STREAM_JOIN.status``). ``manager``: as whose it is noted."""
+        return await self._ask("patch", self._client.patch, kind, body, name, namespace, content_type=MERGE, field_manager=manager)
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
-        return await self._request("create", "POST", kind.path(namespace), body)
-
-    async def replace(self, kind: Kind, body: Object) -> Object:
-        """All of the object, if it still has the ``resourceVersion`` that ``body`` has."""
-        metadata = body["metadata"]
-        return await self._request("replace", "PUT", kind.path(metadata["namespace"], metadata["name"]), body)
+        return await self._ask("create", self._client.create, kind, body, namespace)
 
     async def try_to_create(self, kind: Kind, namespace: str, body: Object) -> None:
         """All that creating it would be refused for is raised, and nothing is created."""
-        await self._request("dry-run", "POST", kind.path(namespace), body, query={"dryRun": "All"})
+        await self._ask("dry-run", self._client.create, kind, body, namespace, dry_run="All")
+
+    async def replace(self, kind: Kind, body: Object) -> Object:
+        """All of the object, if it still has the ``resourceVersion`` that ``body`` has."""
+        return await self._ask("replace", self._client.replace, kind, body)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """That very object; one that is gone already is deleted too."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
-            await self._request("delete", "DELETE", kind.path(namespace, name), body)
+            await self._ask("delete", self._client.delete, kind, name, namespace, body)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
 
     async def serves(self, kind: Kind) -> bool:
         """Whether the cluster knows this kind."""
-        try:
-            found = await self._request("get", "GET", f"/apis/{kind.version}")
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
-        return any(resource["name"] == kind.plural for resource in found.get("resources", []))
+        found = await _unless(404, self._ask("get", self._client.request, "get", f"/apis/{kind.group_version}"), {})
+        return any(resource["name"] == kind.name for resource in found.get("resources", []))
 
     async def schema(self, kind: Kind) -> Object | None:
         """As the API server serves it, with all that is under it in place; None where it serves none."""
-        try:
-            found = await self._request("get", "GET", f"/openapi/v3/apis/{kind.version}")
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        group, _, version = kind.version.partition("/")
-        wanted = {"group": group, "version": version, "kind": kind.kind}
-        schemas = ((found.get("components") or {}).get("schemas") or {}).values()
+        asked = self._ask("get", self._client.request, "get", f"/openapi/v3/apis/{kind.group_version}")
+        schemas = (((await _unless(404, asked, {})).get("components") or {}).get("schemas") or {}).values()
+        wanted = {"group": kind.group, "version": kind.api_version, "kind": kind.kind}
         return next((schema for schema in schemas if wanted in (schema.get("x-kubernetes-group-version-kind") or [])), None)
 
-    async def _request(
-        self,
-        verb: str,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        content: str = "application/json",
-        query: Any = None,
-    ) -> Object:
-        if method != "GET" and not self._may_write():
-            raise ApiError(0, "NotActive", f"{method} {path}: another operator may be active by now")
-        headers = {"Accept": "application/json"}
-        bearer = self._access.bearer()
-        if bearer:
-            headers["Authorization"] = f"Bearer {bearer}"
-        data = None
-        if body is not None:
-            headers["Content-Type"], data = content, json.dumps(body).encode()
+    async def _ask(self, verb: str, how: Callable[..., Awaitable[aiohttp.ClientResponse]], *what: Any, **parameters: Any) -> Object:
+        """``how``: a method of the dynamic client."""
+        if verb not in READS and not self._may_write():
+            raise ApiError(0, "NotActive", f"{verb} {what[0].name}: another operator may be active by now")
         try:
-            async with self._session.request(method, self._access.server + path, data=data, headers=headers, params=query or {}) as answer:
-                text = await answer.text()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                answer = await how(*what, serialize=False, _request_timeout=CONNECT, **parameters)
+                value = _parsed(await answer.text())
+        except DynamicApiError as error:
+            self._told(verb, error.status)
+            raise await self._refusal(error) from error
+        except (TimeoutError, aiohttp.ClientError, OSError, ConfigException) as error:
             self._told(verb, 0)
-            raise ApiError(0, type(error).__name__, f"{method} {path}: {error}") from error
+            raise ApiError(0, type(error).__name__, f"{verb} {getattr(what[0], 'name', what[-1])}: {error}") from error
         self._told(verb, answer.status)
-        value = _parsed(text)
-        if answer.status < 400:
-            return value
-        if answer.status == 401:
+        return value
+
+    async def _refusal(self, error: DynamicApiError) -> ApiError:
+        if error.status == 401:
             try:
-                await asyncio.to_thread(self._access.forget)
-            except AccessError as error:
-                raise ApiError(401, "Unauthorized", str(error)) from error
-        wait = answer.headers.get("Retry-After", "")
-        retry = float(wait) if wait.isdigit() else None
+                await self._access.renew()
+            except AccessError as failure:
+                return ApiError(401, "Unauthorized", str(failure))
+        text = error.body or ""
+        value = _parsed(text)
+        wait = (error.headers or {}).get("Retry-After", "")
         causes = tuple(cause.get("reason", "") for cause in (value.get("details") or {}).get("causes") or [])
-        raise ApiError(answer.status, value.get("reason", answer.reason or ""), value.get("message", text[:300]), retry, causes)
+        message = value.get("message", text[:300])
+        return ApiError(error.status, value.get("reason", error.reason or ""), message, float(wait) if wait.isdigit() else None, causes)
+
+
+async def _unless(status: int, asked: Awaitable[Object], otherwise: Any) -> Any:
+    """What was asked for; ``otherwise`` where the answer has this status."""
+    try:
+        return await asked
+    except ApiError as error:
+        if error.status != status:
+            raise
+        return otherwise
 
 
 def _parsed(text: str) -> Object:

@@ -66,7 +66,7 @@ class ChildSteps:
         for kind, objects in zip((*LISTED, *monitors), found, strict=True):
             for observed in objects:
                 # items of a list have neither
-                body = {**observed, "apiVersion": kind.version, "kind": kind.kind}
+                body = {**observed, "apiVersion": kind.group_version, "kind": kind.kind}
                 reconciliation.observed[kind.kind, observed["metadata"]["name"]] = body
         reconciliation.memo.record = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
         reconciliation.deployment = reconciliation.observed.get(("Deployment", reconciliation.resource.base))

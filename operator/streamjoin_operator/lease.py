@@ -157,7 +157,7 @@ class Lease:
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_same = before.get("holderIdentity") == holder
         return {
-            "apiVersion": LEASE.version,
+            "apiVersion": LEASE.group_version,
             "kind": LEASE.kind,
             "metadata": known.get("metadata") or {"name": self._name, "namespace": self._namespace},
             "spec": {

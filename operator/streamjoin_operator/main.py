@@ -73,14 +73,14 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        await asyncio.to_thread(way.forget)
-        return way.connection()
+        await way.renew()
+        return await way.connection()
 
     @kopf.on.startup(registry=registry)
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         kopf_settings(settings, operator_settings)
 
-    @kopf.on.event(STREAM_JOIN.version, STREAM_JOIN.plural, registry=registry)
+    @kopf.on.event(STREAM_JOIN.group_version, STREAM_JOIN.name, registry=registry)
     async def saw_streamjoin(event: Any, **_: Any) -> None:
         body = plain(event["object"])
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
@@ -90,7 +90,7 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
         else:
             queue.put(seen.saw(body, is_watched=True))
 
-    @kopf.on.event("apps", "v1", DEPLOYMENT.plural, registry=registry, labels={names.MANAGED_BY: names.MANAGER})
+    @kopf.on.event(DEPLOYMENT.group_version, DEPLOYMENT.name, registry=registry, labels={names.MANAGED_BY: names.MANAGER})
     async def saw_deployment(event: Any, **_: Any) -> None:
         body = plain(event["object"])
         key = seen.lost_deployment(body) if event["type"] == "DELETED" else seen.saw_deployment(body)
@@ -263,13 +263,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
     try:
         settings = read(flags=flags)
-        way = access.find()
-    except (SettingError, access.AccessError) as error:
+    except SettingError as error:
         print(f"streamjoin-operator: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level, settings.log_format)
     try:
-        asyncio.run(_serve(settings, way))
+        asyncio.run(_serve(settings))
+    except access.AccessError as error:
+        print(f"streamjoin-operator: {error}", file=sys.stderr)
+        return 2
     except LeaseLostError as error:
         log.error("%s", error)
         return 1
@@ -280,7 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(settings: Settings, way: access.Access) -> None:
+async def _serve(settings: Settings) -> None:
+    way = await access.find()
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):

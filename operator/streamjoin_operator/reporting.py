@@ -49,7 +49,7 @@ class Reporter:
             body = {"metadata": {"resourceVersion": reconciliation.body["metadata"]["resourceVersion"]}, "status": patch}
             try:
                 after = await self._ports.api.patch(
-                    api.STREAM_JOIN, reconciliation.resource.namespace, reconciliation.resource.name, body, "/status"
+                    api.STREAM_JOIN.status, reconciliation.resource.namespace, reconciliation.resource.name, body
                 )
             except ApiError as error:
                 if error.status == 404:  # deleted meanwhile
@@ -173,7 +173,7 @@ def _event(resource: Resource, kind: str, reason: Reason, told: Told) -> Object:
         "kind": "Event",
         "metadata": {"generateName": f"{resource.base}.", "namespace": resource.namespace},
         "involvedObject": {
-            "apiVersion": api.STREAM_JOIN.version,
+            "apiVersion": api.STREAM_JOIN.group_version,
             "kind": api.STREAM_JOIN.kind,
             "name": resource.name,
             "namespace": resource.namespace,
