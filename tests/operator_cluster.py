@@ -222,12 +222,16 @@ class Cluster:
     def run(self, name: str = "one", **spec: Any) -> None:
         """A StreamJoin that runs."""
         self.submit(name, **spec)
+        self.await_running(name)
+
+    def await_running(self, name: str) -> None:
+        """Its Deployment's controller follows each change, until the StreamJoin runs."""
         self.ready(names.base_name(name))
 
         def runs() -> bool:
             deployed = self.child("Deployment", names.base_name(name))
             if deployed["status"].get("observedGeneration") != deployed["metadata"]["generation"]:
-                self.ready(names.base_name(name))  # its controller follows each change
+                self.ready(names.base_name(name))
             return self.condition("Ready", name) == ("True", "JoinRunning")
 
         wait_for("it runs", runs)

@@ -721,9 +721,7 @@ def test_two_operators_at_once_do_no_harm(cluster: Cluster) -> None:
         for number in range(5):
             cluster.submit(f"join-{number}")
         for number in range(5):
-            cluster.ready(f"sj-join-{number}")
-        for number in range(5):
-            wait_for("it runs", lambda name=f"join-{number}": cluster.condition("Ready", name) == ("True", "JoinRunning"))  # type: ignore[misc]
+            cluster.await_running(f"join-{number}")
             # Also where one has made files that the other's driver does not read.
             wait_for("each child once", lambda name=f"join-{number}": cluster.counts(name) == CHILDREN_OF_ONE)  # type: ignore[misc]
 
