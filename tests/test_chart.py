@@ -117,6 +117,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"operatorClass": "Blue team"}, "operatorClass"),
     ({"joins": {"podMonitor": "on"}}, "podMonitor"),
     ({"admission": {"enabled": True, "secretName": "a"}}, "admission.caBundle: is empty"),
+    ({"admission": {"enabled": True, "certManager": True, "secretName": "a", "caBundle": "bm9uZQ=="}}, "admission.certManager: admission"),
     ({"joins": {"podMonitorLabels": {"release": "a,b"}}}, "podMonitorLabels"),
     ({"joins": {"podMonitorLabels": {"no label": "a"}}}, "podMonitorLabels"),
     ({"image": {"repository": ""}}, "repository"),
@@ -277,8 +278,17 @@ def test_what_the_operator_logs_in_to_prometheus_by_is_mounted(name: str) -> Non
 
 
 @pytest.mark.helm
-def test_the_webhook_has_a_certificate_of_cert_manager_or_one_that_is_given() -> None:
-    objects = rendered({"admission": {"enabled": True}, "watch": {"namespaces": ["team-a"]}, "operatorClass": "blue"})
+def test_the_webhook_has_a_certificate_of_the_operator_of_cert_manager_or_one_that_is_given() -> None:
+    own = rendered({"admission": {"enabled": True}})
+    assert of_kind(own, "Certificate", "Issuer") == []
+    (configuration,) = of_kind(own, "ValidatingWebhookConfiguration")
+    name = settings_of({"admission": {"enabled": True}}).admission_certificate
+    assert configuration["metadata"]["name"] == f"{name}-operators"
+    assert configuration["webhooks"][0]["clientConfig"]["service"]["name"] == name
+    for kind in ("Role", "ClusterRole"):
+        (role,) = [each for each in of_kind(own, kind) if name in each["metadata"]["name"]]
+        assert all(name in rule["resourceNames"][0] for rule in role["rules"] if rule["verbs"] != ["create"])
+    objects = rendered({"admission": {"enabled": True, "certManager": True}, "watch": {"namespaces": ["team-a"]}, "operatorClass": "blue"})
     (service,) = [each for each in of_kind(objects, "Service") if each["metadata"]["name"].endswith("-admission")]
     (configuration,), (certificate,) = (of_kind(objects, kind) for kind in ("ValidatingWebhookConfiguration", "Certificate"))
     name = service["metadata"]["name"]
@@ -358,7 +368,8 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
-    "admission_port": ({"admission": {"enabled": True, "port": 9443}}, 9443),
+    "admission_port": ({"admission": {"enabled": True, "port": 9443, "secretName": "a", "caBundle": "bm9uZQ=="}}, 9443),
+    "admission_certificate": ({"admission": {"enabled": True}}, "sj-streamjoin-operator-admission"),
     "page_port": ({"operator": {"pagePort": 9001}}, 9001),
     "page_token_file": ({"operator": {"pageTokenSecret": {"name": "a"}}}, "/etc/page-token/token"),
     "workers": ({"operator": {"workers": 3}}, 3),
@@ -395,6 +406,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
 IMPLIED = {
+    "admission_certificate": {"admission_port"},
     "engine_image": {"tables_image"},
     "prometheus_username_file": {"prometheus_password_file"},
     "prometheus_password_file": {"prometheus_username_file"},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
+import datetime
 import http.client
 import json
 import ssl
@@ -18,8 +20,10 @@ from apiserver import ApiError, ApiServer
 from certificates import Authority
 from operator_cluster import Cluster
 from operator_parts import SPEC, Object, streamjoin
-from streamjoin_operator import admission
+from streamjoin_operator import admission, webhook_certificate
+from streamjoin_operator.access import from_kubeconfig
 from streamjoin_operator.admission import AdmissionServer, answer
+from streamjoin_operator.api import Api
 from waiting import wait_for
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -107,8 +111,13 @@ def test_what_is_no_review_is_an_error_and_the_next_is_answered(tmp_path: Path) 
         assert asked(server, authority, review(streamjoin()))[0] == 200
 
 
+def of(server: AdmissionServer) -> str:
+    return f"https://localhost:{server.port}/validate"
+
+
 @contextmanager
-def registered(server: ApiServer, url: str, authority: bytes, namespace: str) -> Iterator[None]:
+def registered(server: ApiServer, url: str, authority: bytes, namespace: str, before: str = "") -> Iterator[None]:
+    """Named after the namespace, with ``before`` in front of it."""
     rule = {"apiGroups": ["streamjoin.dev"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["streamjoins"]}
     webhook = {
         "name": "streamjoins.streamjoin.dev",
@@ -120,11 +129,11 @@ def registered(server: ApiServer, url: str, authority: bytes, namespace: str) ->
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "rules": [rule],
     }
-    server.admin.create(WEBHOOKS, {"metadata": {"name": namespace}, "webhooks": [webhook]})
+    server.admin.create(WEBHOOKS, {"metadata": {"name": f"{before}{namespace}"}, "webhooks": [webhook]})
     try:
         yield
     finally:
-        server.admin.delete(f"{WEBHOOKS}/{namespace}")
+        server.admin.delete(f"{WEBHOOKS}/{before}{namespace}")
 
 
 @pytest.mark.apiserver
@@ -145,10 +154,67 @@ def test_kubectl_apply_of_wrong_sql_is_refused_and_without_an_answer_it_is_taken
 
     with serving(tmp_path) as server:
         authority = (tmp_path / "ca.crt").read_bytes()
-        with registered(cluster.server, f"https://localhost:{server.port}/validate", authority, cluster.namespace):
+        with registered(cluster.server, of(server), authority, cluster.namespace):
             wait_for("the API server asks", is_asked)
             said = apply()
             assert 'denied the request: spec.joins[0].output.where: "orders.amount >" is refused: cannot parse' in said
             assert not cluster.admin.exists(f"{cluster.streamjoins}/one")
             server.close()
             assert "created" in apply(), "nobody answers"
+
+
+@pytest.mark.apiserver
+def test_the_operator_makes_the_certificate_and_renews_it_while_both_are_trusted(cluster: Cluster, tmp_path: Path) -> None:
+    body = {**streamjoin(**wrong()), "metadata": {"name": "one", "namespace": cluster.namespace}}
+    today = datetime.datetime.now(datetime.UTC)
+
+    def renew(now: datetime.datetime) -> str:
+        """The certificate that the Secret has then."""
+
+        async def once() -> None:
+            api = Api(await from_kubeconfig(str(cluster.server.kubeconfig)))
+            try:
+                await webhook_certificate.renew(api, cluster.namespace, "hook", "localhost", now)
+            finally:
+                await api.close()
+
+        asyncio.run(once())
+        data = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")["data"]
+        return base64.b64decode(data["tls.crt"]).decode()
+
+    def mounted() -> None:
+        """What a node does with a Secret."""
+        data = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")["data"]
+        for name, value in data.items():
+            (tmp_path / name).write_bytes(base64.b64decode(value))
+
+    def is_asked() -> bool:
+        try:
+            cluster.admin.create(cluster.streamjoins, body, dryRun="All")
+        except ApiError as error:
+            return "denied the request" in str(error)
+        return False
+
+    def trusted() -> list[str]:
+        (hook,) = cluster.admin.get(f"{WEBHOOKS}/hook-{cluster.namespace}")["webhooks"]
+        bundle = base64.b64decode(hook["clientConfig"]["caBundle"]).decode()
+        return [f"{each}-----END CERTIFICATE-----\n" for each in bundle.split("-----END CERTIFICATE-----\n")[:-1]]
+
+    with (
+        serving(tmp_path) as server,
+        registered(cluster.server, of(server), b"", cluster.namespace, "hook-"),
+    ):
+        first = renew(today - datetime.timedelta(days=300))
+        assert not is_asked(), "the pods do not have it yet"
+        mounted()
+        wait_for("the API server asks", is_asked)
+        assert renew(today - datetime.timedelta(days=100)) == first
+        second = renew(today)
+        assert trusted() == [second, first], "pods show the first one still"
+        wait_for("the API server asks", is_asked)
+        mounted()
+        wait_for("the API server asks", is_asked)
+        third = renew(today + datetime.timedelta(days=300))
+        assert trusted() == [third, second], "the first one has ended"
+        secret = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")
+        assert secret["metadata"]["ownerReferences"][0]["kind"] == "ValidatingWebhookConfiguration"

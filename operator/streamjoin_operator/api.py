@@ -56,11 +56,11 @@ class ApiError(Exception):
         return self.refuses_object or WEBHOOK in self.message
 
 
-def _kind(version: str, plural: str, kind: str) -> Kind:
+def _kind(version: str, plural: str, kind: str, *, namespaced: bool = True) -> Kind:
     group, _, number = version.rpartition("/")
     status = {"kind": kind, "name": f"{plural}/status", "namespaced": True}
     prefix = "apis" if group else "api"
-    return Kind(prefix, group, number, kind, namespaced=True, name=plural, subresources={"status": status})
+    return Kind(prefix, group, number, kind, namespaced=namespaced, name=plural, subresources={"status": status})
 
 
 STREAM_JOIN = _kind(API_VERSION, "streamjoins", KIND)
@@ -71,8 +71,8 @@ SECRET = _kind("v1", "secrets", "Secret")
 SERVICE_ACCOUNT = _kind("v1", "serviceaccounts", "ServiceAccount")
 CLAIM = _kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 POD = _kind("v1", "pods", "Pod")
-NAMESPACE = _kind("v1", "namespaces", "Namespace")
-NODE = _kind("v1", "nodes", "Node")
+NAMESPACE = _kind("v1", "namespaces", "Namespace", namespaced=False)
+NODE = _kind("v1", "nodes", "Node", namespaced=False)
 EVENT = _kind("v1", "events", "Event")
 ROLE = _kind("rbac.authorization.k8s.io/v1", "roles", "Role")
 ROLE_BINDING = _kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
@@ -80,6 +80,9 @@ BUDGET = _kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICY = _kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 JOB = _kind("batch/v1", "jobs", "Job")
 LEASE = _kind("coordination.k8s.io/v1", "leases", "Lease")
+VALIDATING = _kind(
+    "admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False
+)
 POD_MONITOR = _kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
 KINDS = {
     kind.kind: kind

@@ -20,7 +20,7 @@ from typing import Any
 import kopf
 
 from streamjoin import logs
-from streamjoin_operator import access, names
+from streamjoin_operator import access, names, webhook_certificate
 from streamjoin_operator.admission import AdmissionServer
 from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
@@ -204,6 +204,9 @@ class Operator:
                 group.create_task(_ready(ready, health)),
                 group.create_task(self._audit(api, seen, queue, health)),
             ]
+            if self.settings.admission_certificate:
+                kept = webhook_certificate.keep(api, self.settings.lease_namespace, self.settings.admission_certificate)
+                tasks.append(group.create_task(kept))
             group.create_task(_cancel_at(stop, tasks))
             await kopf.operator(
                 registry=handlers(seen, queue, self.settings, self.way),

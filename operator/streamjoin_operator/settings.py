@@ -66,6 +66,11 @@ class Settings:
     admission_port: int = _setting(
         0, "The port of the webhook that checks StreamJoins when they are applied, with the certificate in /etc/admission. 0: none."
     )
+    admission_certificate: str = _setting(
+        "",
+        "The name of the webhook's Service, and of the Secret in which the operator keeps a certificate for it, in lease_namespace. With"
+        " that namespace behind it, it is the ValidatingWebhookConfiguration's name. Without one somebody else makes the certificate.",
+    )
     workers: int = _setting(8, "How many StreamJoins are reconciled at a time, not counting those that wait for a slow answer.")
     poll_seconds: float = _setting(15.0, "How often a running driver is asked for its state.")
     resync_seconds: float = _setting(300.0, "How often all children are compared with what they should be, even if nothing changes.")

@@ -12,6 +12,11 @@
 {{- end }}
 {{- end }}
 
+{{/* Of the webhook's Service, and of the Secret with its certificate. */}}
+{{- define "operator.admission" -}}
+{{- printf "%s-admission" (include "operator.fullname" . | trunc 53 | trimSuffix "-") }}
+{{- end }}
+
 {{- define "operator.selector" -}}
 app.kubernetes.io/name: {{ include "operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
