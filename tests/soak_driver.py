@@ -28,7 +28,7 @@ from streamjoin.controlplane import planning
 from streamjoin.controlplane.deployment import make_sources
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.refusals import PlanRefused
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.runner.spark import SparkRunner, SparkSettings
 from streamjoin.scheme.models import plan_for_tasks

@@ -192,7 +192,7 @@ def test_a_whole_plan_goes_from_one_join_to_another_however_its_tasks_are_number
         area["task"] = (area["task"] + 1) % 3
     plan = {"generation": 2, "scheme": scheme}
     assert served.ask("PUT", "/v1/plan", plan)[0] == 200, "the same cut under the same generation"
-    status, answer, _ = served.ask("PUT", "/v1/plan", {**plan, "generation": 7})
+    status, answer, _ = served.ask("PUT", "/v1/plan", {**plan, "generation": 7, "going": ["7"]})
     assert (status, answer["wanted"]["keep"]) == (202, [0, 1, 2]), "the workers are the same, whatever the numbers were"
     served.run(3)
     assert served.driver.plan_status().switched.moved_tuples == 0  # type: ignore[union-attr]

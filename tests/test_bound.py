@@ -10,8 +10,8 @@ import pytest
 
 from cases import how_many
 from streamjoin.elastic.bound import least_moved, pairs_that_match
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.forecast import AnalyticForecast
-from streamjoin.elastic.mapping import map_tasks
 from streamjoin.elastic.migration import plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from streamjoin.elastic.ending import ANYWHERE, Placement, mapped, who_end
+from streamjoin.elastic.ending import ANYWHERE, Placement, map_tasks, mapped, who_end
 from streamjoin.elastic.mapping import assign, kept_by, overlaps, shared
-from test_mapping import random_pair
+from test_mapping import grid, random_pair
+from test_scheme import unknown
 
 EVEN = dict.fromkeys(range(8), 1.0)
 
@@ -58,3 +59,9 @@ def test_the_others_go_on_so_that_least_moves() -> None:
         assert sum(worker is not None for worker in keep) == min(before.tasks, after.tasks), f"{told}: all others that can go on"
         assert kept_by(dense, keep) == pytest.approx(kept_by(dense, assign(dense, ended))), told
         assert mapped(overlap, ANYWHERE) == best, told
+
+
+@pytest.mark.parametrize("going", [(0, 1), (4, 5)])
+def test_a_scheme_of_somebody_else_goes_to_the_workers_that_stay(going: tuple[int, int]) -> None:
+    _, keep = map_tasks(grid(3, 2), grid(2, 2), unknown(), at("AABBCC", going=going))
+    assert set(keep) == set(range(6)) - set(going)

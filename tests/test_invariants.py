@@ -13,7 +13,7 @@ import pytest
 from harness import SECOND, Crash, driver_for, join_of, make_job, oracle, output_of
 from invariants import KILLED_BY, OF_A_PLAN, OF_AN_EPOCH, PAGE, STEPS, page, steps_of_the_driver
 from streamjoin.controlplane.driver import Driver
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner

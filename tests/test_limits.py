@@ -16,7 +16,7 @@ import pytest
 from harness import START, Input, MemorySource, make_batch, make_job, output_of, run_all
 from joins import CASES, check_case
 from streamjoin.controlplane.driver import Driver
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Position, Records, SourcePlan, Split

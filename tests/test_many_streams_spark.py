@@ -25,7 +25,7 @@ from harness import driver_for, make_job
 from random_joins import SHAPES, Case, Features, check_output, drawn, take_any_way
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.distribution import Distribution
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.runner.spark import SparkRunner

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from streamjoin.elastic import mapping
-from streamjoin.elastic.mapping import Overlap, assign, greedy, map_tasks, overlaps, relabelled, shared
+from streamjoin.elastic.ending import map_tasks
+from streamjoin.elastic.mapping import Overlap, assign, greedy, overlaps, relabelled, shared
 from streamjoin.elastic.plan import Plan, PlanError
 from streamjoin.language.predicate import INT64_MAX, INT64_MIN
 from streamjoin.language.sides import LEFT, RIGHT

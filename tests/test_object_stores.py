@@ -43,7 +43,7 @@ from harness import (
 from s3 import Request, S3Server
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.replan import PlanPhase
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.io.base import Rejected, SinkError, SourceError, Split, Staged
 from streamjoin.io.deadletter import DeadLetters

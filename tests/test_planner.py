@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streamjoin.elastic.alignment import align
-from streamjoin.elastic.mapping import assign, kept_by, map_tasks, overlaps, relabelled
+from streamjoin.elastic.ending import map_tasks
+from streamjoin.elastic.mapping import assign, kept_by, overlaps, relabelled
 from streamjoin.elastic.migration import Migration, plan_migration
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned, follow, make_plan, prospects
@@ -173,6 +174,7 @@ def test_a_chain_grows_and_shrinks_at_its_right_end(before: int, after: int) -> 
     moved = 900 * max(0, before - after) / before
     assert result.migration.moved_tuples == pytest.approx(moved)
     assert {(move.to_worker, move.from_worker) for move in result.migration.moves} == {(after - 1, gone) for gone in range(after, before)}
+    assert map_tasks(current.scheme, result.plan.scheme, statistics) == (result.plan.scheme, result.plan.keep)
     found = prospects(current, statistics, ALL, HANDSHAKE, [after], Capacity(1000))[after]
     assert (found.moved_tuples, found.lower_bound_tuples) == (pytest.approx(moved), pytest.approx(moved))
 

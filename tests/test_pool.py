@@ -26,8 +26,7 @@ from certificates import Authority
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, oracle, output_of, run_all
 from joins import BAND, CASES, SEVERAL, band_expected, band_options, check_case, check_several, make_inputs, step, steps
 from streamjoin.controlplane.driver import Driver
-from streamjoin.elastic.ending import ANYWHERE, Placement
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import ANYWHERE, Placement, map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.runner import pool

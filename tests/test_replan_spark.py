@@ -14,7 +14,7 @@ from harness import SECOND, driver_for, make_job, oracle, output_of
 from joins import make_inputs, step
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.replan import PlanPhase
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.ports import EpochResult
 from streamjoin.runner.spark import SparkRunner

@@ -41,16 +41,6 @@ def chain_keep(before: int, after: int) -> Keep:
     return tuple(task if task < before else None for task in range(after))
 
 
-def map_tasks(before: Scheme, after: Scheme, statistics: Statistics) -> tuple[Scheme, Keep]:
-    """``after`` with its tasks relabelled, and who goes on as each.
-
-    A worker that goes on keeps its number if the new scheme has that number; else it gets the lowest that is free, and so do new
-    workers after it. So growing by n workers adds the numbers at the end, and shrinking chooses which workers go.
-    A thousand tasks take some hundredths of a second.
-    """
-    return relabelled(after, assign(overlaps(before, after, statistics)))
-
-
 def greedy(overlap: Array) -> Keep:
     """Alg. 4: the pairs by falling overlap, each taken if neither of its tasks is. Ties go to the lowest numbers. O(n² log n)."""
     old, new = overlap.shape
@@ -107,7 +97,11 @@ def kept_by(overlap: Array | Overlap, keep: Keep) -> float:
 
 
 def relabelled(scheme: Scheme, keep: Keep) -> tuple[Scheme, Keep]:
-    """The scheme with its tasks numbered as :func:`map_tasks` says, and ``keep`` in that order."""
+    """The scheme with its tasks numbered by who goes on as each, and ``keep`` in that order.
+
+    A worker that goes on keeps its number if the new scheme has that number; else it gets the lowest that is free, and so do new
+    workers after it. So growing by n workers adds the numbers at the end, and shrinking chooses which workers go.
+    """
     number = _numbers(keep)
     kept: list[int | None] = [None] * scheme.tasks
     for task, label in enumerate(number):

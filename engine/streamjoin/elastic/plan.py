@@ -10,6 +10,9 @@ from typing import Any
 
 from streamjoin.scheme.tiling import Scheme, SchemeError
 
+MOST_AREAS = 2048
+"""The most areas of a scheme that is put over HTTP. To check a scheme takes memory with the square of their number."""
+
 
 class PlanError(ValueError):
     """A plan that cannot be, or cannot be read; the text names the field, the value and the remedy."""

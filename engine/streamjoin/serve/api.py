@@ -148,7 +148,7 @@ class PlanApi:
             scheme.check(layout.main)
             if asked.keep is not None:
                 return Plan(asked.generation, scheme, tuple(asked.keep))
-            return mapped_plan(status, self._driver.statistics(), asked.generation, scheme)
+            return mapped_plan(status, self._driver.statistics(), asked.generation, scheme, self._driver.placement(asked.going))
         except (ValueError, ArithmeticError) as error:
             raise PlanRefused(f"scheme: {error}") from error
 

@@ -17,15 +17,12 @@ from pydantic_core import ErrorDetails
 
 from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.elastic.decision import Decision
-from streamjoin.elastic.plan import Plan, PlanError
+from streamjoin.elastic.plan import MOST_AREAS, Plan, PlanError
 from streamjoin.manifest.problem import shown
 from streamjoin.manifest.text import field_name
 from streamjoin.query.continuous import Continuous
 from streamjoin.scheme.dichotomy import MOST_TASKS
 from streamjoin.scheme.tiling import Scheme
-
-MOST_AREAS = 2048
-"""The most areas of a scheme that is put. To check a scheme takes memory with the square of their number."""
 
 
 class BodyError(ValueError):
@@ -48,6 +45,10 @@ class Message(BaseModel):
 _Read = TypeVar("_Read", bound=Message)
 
 
+Going = Annotated[list[str], Field(max_length=MOST_TASKS)]
+"""Ids of executors."""
+
+
 class Wish(Message):
     """``PUT /v1/plan``: so many workers, the plan to be made by the engine from its statistics."""
 
@@ -59,7 +60,7 @@ class Wish(Message):
     """Cut the join anew also where as many workers run under this model already."""
     after: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Only while this is the generation of the newest plan, the one that is being applied or else the one that runs."""
-    going: Annotated[list[str], Field(max_length=MOST_TASKS)] = []
+    going: Going = []
     """Spark's executors that are better gone than others, by their ids: of fewer workers those on them end first."""
 
 
@@ -72,6 +73,8 @@ class WholePlan(Message):
     """As ``GET /v1/plan`` gives it."""
     keep: list[Annotated[int, Field(ge=0)] | None] | None = None
     """By task, the worker of the running plan that goes on as it; null: a new one. Without it, those that hold most go on."""
+    going: Going = []
+    """As above; without ``keep``."""
 
 
 MOST_ROWS = 1_000_000

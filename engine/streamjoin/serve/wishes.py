@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.controlplane.replan import PlanStatus
-from streamjoin.elastic.ending import ANYWHERE, Placement
-from streamjoin.elastic.mapping import map_tasks
+from streamjoin.elastic.ending import ANYWHERE, Placement, map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import Planned
 from streamjoin.job import Job
@@ -49,10 +48,10 @@ def plan_for_workers(
     return replace(made, plan=replace(made.plan, generation=newest_generation(status) + 1))
 
 
-def mapped_plan(status: PlanStatus, statistics: Statistics, generation: int, scheme: Scheme) -> Plan:
-    """The plan after the running one with this scheme, whose tasks go to the workers that hold most of their tuples. Its tasks are numbered
-    anew."""
-    after, keep = map_tasks(status.scheme, scheme, statistics)
+def mapped_plan(status: PlanStatus, statistics: Statistics, generation: int, scheme: Scheme, placement: Placement = ANYWHERE) -> Plan:
+    """The plan after the running one with this scheme, whose tasks go to the workers that hold most of their tuples; which workers end if
+    there are fewer goes by ``placement``. Its tasks are numbered anew."""
+    after, keep = map_tasks(status.scheme, scheme, statistics, placement)
     return Plan(generation, after, keep)
 
 
