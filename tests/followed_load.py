@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from operator_parts import Object
-from scaled_join import ScarceJoin
+from scaled_join import ScarceJoin, workers_of
 from streamjoin.controlplane.arrivals import HASTE, STABILIZATION_SECONDS
 from streamjoin.elastic import planned_forecast
 from streamjoin.scheme.statistics import Histogram, SideStatistics, Statistics
@@ -137,7 +137,7 @@ async def follow(points: Sequence[tuple[float, float]], seconds: float, *, phase
         if world.now - begun >= due:
             after = await world.once()
             due = world.now - begun + (1.0 if after is None else after)
-        found.plans += [(at, wish["workers"]) for wish in join.wishes[asked:]]
+        found.plans += [(at, workers_of(wish)) for wish in join.wishes[asked:]]
         found.tau = max(join.tau)
         found.full_seconds += found.tau >= 1
     return found

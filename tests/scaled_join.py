@@ -13,15 +13,24 @@ from typing import Any
 import http_stub
 from operator_parts import Object, joined, streamjoin
 from streamjoin.controlplane.arrivals import PENDING_SECONDS, STABILIZATION_SECONDS
+from streamjoin.elastic.ending import map_tasks
+from streamjoin.elastic.mapping import Keep
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.serve.wishes import same_cut
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Report, distrust, measure
 
 START_SECONDS, MOVE_SECONDS = 10.0, 5.0
 """How long workers take to start, and state to move."""
+
+
+def workers_of(wish: Object) -> int:
+    """For how many workers it is."""
+    return int(wish["workers"] if "workers" in wish else wish["scheme"]["tasks"])
 
 
 class ScaledJoin:
@@ -89,7 +98,11 @@ class ScaledJoin:
 
     @property
     def tau(self) -> list[float]:
-        return [float(load) / self._job.capacity.amount for load in loads(self.plan.scheme, self.statistics_now)]
+        return self.tau_of(self.plan.scheme)
+
+    def tau_of(self, scheme: Scheme) -> list[float]:
+        """By task, what it would hold / capacity."""
+        return [float(load) / self._job.capacity.amount for load in loads(scheme, self.statistics_now)]
 
     def advance(self) -> None:
         """Have done what takes until now."""
@@ -157,7 +170,7 @@ class ScaledJoin:
         return {"predicate": self.main.text, **found}
 
     def take(self, wish: Object) -> Answered:
-        """``PUT /v1/plan``, as ``serve.api`` answers it."""
+        """``PUT /v1/plan``, as ``serve.api`` answers it: so many workers, or a whole scheme."""
         self.advance()
         self.wishes.append(wish)
         answered = self.answer or self._put(wish)
@@ -169,16 +182,25 @@ class ScaledJoin:
 
     def _put(self, wish: Object) -> Answered:
         newest = self.wanted or self.plan
+        if "scheme" in wish:
+            scheme = Scheme.from_json(wish["scheme"])
+            if wish["generation"] == newest.generation and same_cut(scheme, newest.scheme):
+                return Answered(200, "")
+            if wish["generation"] <= newest.generation:
+                return Answered(409, f"plan.generation: {wish['generation']} must be above {newest.generation}; read it again")
+            return self._accept(*map_tasks(self.plan.scheme, scheme, self.statistics_now))
         if wish.get("after") not in (None, newest.generation):
             return Answered(409, f"after: {wish['after']} is not the newest plan, which is {newest.generation}; read it again")
         if newest.scheme.tasks == wish["workers"] and not wish.get("replan"):
             return Answered(200, "")
         made = make_plan(self.plan, self.statistics_now, self.main, **self._limits(wish["workers"]))
-        if not made.changed:
-            return Answered(200, "")
+        return self._accept(made.plan.scheme, made.plan.keep) if made.changed else Answered(200, "")
+
+    def _accept(self, scheme: Scheme, keep: Keep) -> Answered:
+        newest = self.wanted or self.plan
         if self.wanted is not None:
             self._end(self.wanted, "Replaced", f"generation {newest.generation}: replaced by generation {newest.generation + 1}")
-        self.wanted = Plan(newest.generation + 1, made.plan.scheme, made.plan.keep)
+        self.wanted = Plan(newest.generation + 1, scheme, keep)
         self.put_at, self.dropped = self._clock(), None
         return Answered(202, "")
 
@@ -281,11 +303,11 @@ class ScarceJoin(ScaledJoin):
             self.wanted, self.asked, self.put_at = Plan(self.plan.generation + 1, made.scheme, made.keep), asked, now
 
     def _put(self, wish: Object) -> Answered:
-        if self.wanted is not None and wish["workers"] == self.workers and not wish.get("replan") and self._moves_since is None:
+        if self.wanted is not None and wish.get("workers") == self.workers and not wish.get("replan") and self._moves_since is None:
             self._end(self.wanted, "Withdrawn", f"generation {self.wanted.generation}: withdrawn, as the plan that runs is wanted")
             self.wanted = self.asked = None
             return Answered(202, "")
-        if self.wanted is not None and wish["workers"] == self.asked and not wish.get("replan"):
+        if self.wanted is not None and wish.get("workers") == self.asked and not wish.get("replan"):
             return Answered(200, "")
         answered = super()._put(wish)
         if answered.status == 202:

@@ -16,17 +16,20 @@ import pytest
 
 import scaled_join
 from cases import some
+from judged import judged_plans
 from memory_cluster import MemoryCluster
 from operator_parts import Object, parsed_once, streamjoin, three_streams
-from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin, ScarceJoin
+from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin, ScarceJoin, workers_of
 from streamjoin.elastic import planned_forecast
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
+from streamjoin.scheme.tiling import Scheme
+from streamjoin.serve.wishes import same_cut
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import NODE, ApiError
-from streamjoin_operator.autoscale import MOST_BYTES, Applied, Autoscaler
+from streamjoin_operator.autoscale import MOST_BYTES, Scaler, progress_of
 from streamjoin_operator.budget import SHORTAGE_SECONDS
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered
@@ -160,7 +163,7 @@ class World:
 
     @property
     def targets(self) -> list[int]:
-        return [wish["workers"] for wish in self.join.wishes]
+        return list(map(workers_of, self.join.wishes))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -266,18 +269,18 @@ async def test_load_comes_and_goes_and_workers_follow_it() -> None:
     world.join.tuples = MANY
     await world.run(180, lambda: bool(world.join.wishes))
     (wish,) = world.join.wishes
-    assert wish["after"] == 1
-    assert wish["workers"] > 1
-    assert world.status["desiredWorkers"] == wish["workers"]
+    assert wish["generation"] == 2
+    assert workers_of(wish) > 1
+    assert world.status["desiredWorkers"] == workers_of(wish)
     (decision,) = world.status["decisions"]
     assert (decision["rule"], decision["reason"], decision["outcome"]) == ("allocate", "Full", "Decided")
     await world.run(120)
-    assert world.join.workers == wish["workers"]
+    assert world.join.workers == workers_of(wish)
     (decision,) = world.status["decisions"]
     assert decision["outcome"] == "Applied"
     assert float(decision["utilization"]) > 0.9
     assert float(decision["realizedUtilization"]) == pytest.approx(float(decision["predictedUtilization"]), abs=0.02)
-    assert world.targets == [wish["workers"]], "the same load leads to one change"
+    assert world.targets == [workers_of(wish)], "the same load leads to one change"
     world.join.tuples = FEW
     await world.run(600)
     assert world.join.workers == 1
@@ -285,6 +288,47 @@ async def test_load_comes_and_goes_and_workers_follow_it() -> None:
     told = [reason for reason in world.reasons if reason in ("Allocating", "Deallocating", "Scaled")]
     assert told[:2] == ["Allocating", "Scaled"]
     assert told[-2:] == ["Deallocating", "Scaled"]
+
+
+def test_the_scheme_that_was_judged_is_put_and_no_plan_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def told() -> None:
+        world = World(scaling=slow())
+        await world.run(120)
+        for tuples in (MANY, FEW):
+            world.join.tuples = tuples
+            with judged_plans(monkeypatch) as judged:
+                await world.run(600, lambda: world.join.wanted is not None)
+            wish, wanted = world.join.wishes[-1], world.join.wanted
+            assert wanted is not None
+            assert wish in [{"generation": one.plan.generation, "scheme": one.plan.scheme.to_json()} for one in judged]
+            assert same_cut(wanted.scheme, Scheme.from_json(wish["scheme"]))
+            last = world.ledger.last
+            assert last is not None
+            assert last.decision.prediction is not None
+            assert max(world.join.tau_of(wanted.scheme)) == pytest.approx(last.decision.prediction.tau_max)
+            await world.run(120)
+
+    asyncio.run(told())
+
+
+def test_a_number_of_workers_is_asked_for_where_no_plan_was_judged_or_it_has_too_many_areas(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def told() -> None:
+        world = World()
+
+        async def nothing(url: str, token: str) -> None:
+            return None
+
+        monkeypatch.setattr(world.join, "statistics", nothing)
+        await world.run(60)
+        world.edit(lambda body: body["spec"]["workers"].update(floor=3))
+        await world.run(120)
+        monkeypatch.undo()
+        monkeypatch.setattr("streamjoin_operator.scaling_step.MOST_AREAS", 2)
+        world.join.tuples = 6 * MANY
+        await world.run(300, lambda: len(world.join.wishes) > 1)
+        assert [set(wish) for wish in world.join.wishes] == [{"workers", "model"}, {"workers", "model", "after"}]
+
+    asyncio.run(told())
 
 
 @story
@@ -299,7 +343,7 @@ async def test_by_default_workers_come_before_one_is_full_and_go_once_idling_has
     assert (decision["rule"], decision["outcome"]) == ("allocate", "Decided")
     assert float(decision["utilization"]) < 0.85, "tau2 is 0.8, and by tau3 (0.9) thresholds would go"
     await world.run(120)
-    assert world.join.workers == world.join.wishes[0]["workers"] > 1
+    assert world.join.workers == workers_of(world.join.wishes[0]) > 1
     world.join.tuples = FEW
     await world.run(4 * 3600)
     assert world.join.workers == 1
@@ -985,12 +1029,14 @@ async def test_a_ledger_that_somebody_deletes_is_made_anew_and_one_of_somebody_e
 
 @story
 async def test_a_plan_of_one_operator_makes_the_others_wish_void() -> None:
-    """Both decide by plan 1; the second one's wish comes when plan 2 has been put."""
+    """Both decide by plan 1; the second one's wish comes when plan 2 has been put. Where both judged the same plan, it is put once."""
     world = World()
     await world.run(90)
     world.join.tuples = MANY
     await world.run(180, lambda: bool(world.join.wishes))
-    assert world.join.take(world.join.wishes[0]).status == 409
+    (wish,) = world.join.wishes
+    assert world.join.take({**wish, "scheme": world.join.plan.scheme.to_json()}).status == 409
+    assert world.join.take(wish).status == 200
 
 
 @story
@@ -1309,7 +1355,7 @@ def test_the_ledger_is_bounded_and_one_that_cannot_be_read_is_begun_anew() -> No
     assert len(text) <= MOST_BYTES
     assert len(world.ledger) > 10
     for broken in ({}, {"ledger": 1}, {"ledger": {"version": 99}, "failed": {}, "core": None}):
-        assert len(Autoscaler(broken).ledger) == 0
+        assert len(Scaler(broken).autoscaler.ledger) == 0
 
 
 def test_a_sample_has_what_a_scrape_says() -> None:
@@ -1373,6 +1419,6 @@ def test_how_fast_event_time_passes_is_read_of_the_watermarks_where_all_are_know
 def test_what_workers_took_to_start_is_read_of_the_driver(told: Object, waited: float | None) -> None:
     """A driver of an older release does not say it."""
     switched = {"generation": 2, "at": 5.0, "movedTuples": 7, "pauseSeconds": 0.5} | told
-    plan = Applied.of({"generation": 2, "workers": 3, "phase": "Running", "switched": switched})
+    plan = progress_of({"generation": 2, "workers": 3, "phase": "Running", "switched": switched})
     assert plan.switched is not None
     assert plan.switched.waited_seconds == waited

@@ -16,19 +16,21 @@ import pytest
 from click.testing import CliRunner
 
 from harness import SECOND, START, Input, driver_for, make_batch, make_job, manifest_text, oracle, output_of
+from judged import judged_plans
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.settings import Mode
 from streamjoin.epoch.ports import EpochFailed, EpochResult
 from streamjoin.epoch.reports import TaskReport
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.decisions import PATH, LedgerWriter, load_ledger
 from streamjoin.serve.observer import Steps
+from streamjoin.serve.scaler import Scaler
 from streamjoin.serve.wishes import plan_for_workers
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError
 from waiting import PATIENCE_SECONDS
@@ -129,7 +131,7 @@ class Run:
         self.storage = ObjectStorage(str(root / "state"))
         self.driver: Driver = driver_for(self.job, inputs, self.storage, runner or Late(), clock=self.clock)
         self.decisions: list[Decision] = []
-        self.autoscaler = Autoscaler(
+        self.autoscaler = Scaler(
             self.job, self.driver, self.storage, clock=self.clock, tell=self.told.append, decided=self.decisions.append
         )
         self.elastic = Steps(Timed(self.driver), [self.autoscaler])
@@ -240,6 +242,21 @@ def test_the_ledger_is_in_the_checkpoint_goes_on_after_a_restart_and_is_explaine
     assert Ledger.from_json(json.loads(as_json.stdout)).to_json() == second.autoscaler.ledger.to_json()
 
 
+def test_the_plan_that_was_judged_is_put_and_none_is_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, (stream(RAMP, 1), stream(RAMP, 2)))
+    with judged_plans(monkeypatch) as judged:
+        put, plans = run.driver.put_plan, list[Plan]()
+
+        def watched(plan: Plan) -> bool:
+            plans.append(plan)
+            return put(plan)
+
+        monkeypatch.setattr(run.driver, "put_plan", watched)
+        results = run.all()
+    assert len(plans) == len(workers_of(results)) - 1 >= 2
+    assert all(any(plan.scheme is one.plan.scheme and plan.keep == one.plan.keep for one in judged) for plan in plans)
+
+
 @pytest.mark.parametrize("mode", ["Recommend", "Off"])
 def test_what_is_only_recommended_is_noted_and_not_done(tmp_path: Path, mode: str) -> None:
     run = Run(tmp_path, (stream(RAMP, 1), stream(RAMP, 2)), scaling=SCALING | {"mode": mode})
@@ -317,7 +334,7 @@ def test_why_a_plan_was_given_up_is_told_even_when_another_has_been_switched_to_
 
 
 def test_planning_that_fails_is_told_once_and_the_join_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.serve.autoscaler.plan_for_workers", lambda *arguments, **named: 1 / 0)
+    monkeypatch.setattr("streamjoin.sizing.plan_after", lambda *arguments, **named: 1 / 0)
     run = Run(tmp_path, (stream(RAMP, 1), stream(RAMP, 2)))
     results = run.all()
     assert len(results) == len(RAMP)

@@ -26,8 +26,8 @@ from streamjoin.elastic.settings import Settings
 from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.scheme.capacity import Capacity
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.observer import Steps
+from streamjoin.serve.scaler import Scaler
 from streamjoin.state.storage import ObjectStorage
 from streamjoin_operator.autoscale import settings_of
 from streamjoin_operator.derived import derive
@@ -199,7 +199,7 @@ def test_a_join_without_a_capacity_scales_at_the_bytes_that_its_memory_has_room_
     inputs, clock, storage = (stream(1), stream(2)), Clock(), ObjectStorage(str(tmp_path / "state"))
     driver = driver_for(job, inputs, storage, Late(), clock=clock)
     decisions = []
-    autoscaler = Autoscaler(job, driver, storage, clock=clock, decided=decisions.append)
+    autoscaler = Scaler(job, driver, storage, clock=clock, decided=decisions.append)
     assert autoscaler.settings == settings_of(job, "")
     elastic = Steps(Timed(driver), [autoscaler])
     elastic.start()

@@ -21,7 +21,7 @@ from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
 from streamjoin.elastic.explain import explain
 from streamjoin.elastic.forecast import AnalyticForecast
-from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Settings
 
@@ -87,24 +87,24 @@ def test_what_came_true_completes_the_record_that_led_there() -> None:
     core, ledger = told([0.85, 0.92, 0.92])
     before = list(ledger)[-1]
     assert before.decision.kind is Kind.ALLOCATE
-    assert not ledger.realised(1, 0.5, 10.0, 1.0, at=170.0)
-    assert ledger.realised(2, None, 1234.0, 1.5, at=200.0)
+    assert not ledger.realised(Realised(170.0, 1, 0.5, 10.0, 1.0))
+    assert ledger.realised(Realised(200.0, 2, None, 1234.0, 1.5))
     core.handle(PlanApplied(200.0, 2, before.decision.target))
     core.handle(sample(240.0, 0.46, core))
     ledger.record(core.decide(240.0))
     # tau is known only now.
-    assert ledger.realised(2, 0.46, 1234.0, 1.5, at=240.0)
+    assert ledger.realised(Realised(240.0, 2, 0.46, 1234.0, 1.5))
     assert before.realised is not None
     assert (before.realised.tau_max, before.realised.moved_tuples, before.realised.generation) == (0.46, 1234.0, 2)
     assert len([record for record in ledger if record.realised]) == 1
     # A plan that nothing decided, such as one that was put by hand, has no record.
-    assert not ledger.realised(3, 0.4, 0.0, 0.0, at=300.0)
+    assert not ledger.realised(Realised(300.0, 3, 0.4, 0.0, 0.0))
 
 
 def test_a_recommendation_never_came_true() -> None:
     _, ledger = told([0.95, 0.95], replace(SETTINGS, mode=Mode.RECOMMEND))
     assert list(ledger)[-1].decision.kind is Kind.ALLOCATE
-    assert not ledger.realised(2, 0.4, 0.0, 0.0, at=300.0)
+    assert not ledger.realised(Realised(300.0, 2, 0.4, 0.0, 0.0))
 
 
 def test_the_ledger_is_bounded_keeps_actions_longest_and_survives() -> None:
@@ -117,7 +117,7 @@ def test_the_ledger_is_bounded_keeps_actions_longest_and_survives() -> None:
         ledger.record(decision)
         if decision.enforced and rng.random() < 0.3:
             core.handle(PlanApplied(60.0 * minute, core.generation + 1, decision.target))
-            ledger.realised(core.generation, 0.4, 5.0, 1.0, at=60.0 * minute)
+            ledger.realised(Realised(60.0 * minute, core.generation, 0.4, 5.0, 1.0))
         assert len(ledger) <= 40
         records = list(ledger)
         assert all(a.last_at <= b.first_at for a, b in pairwise(records))
@@ -137,7 +137,7 @@ def test_the_ledger_is_bounded_keeps_actions_longest_and_survives() -> None:
 def test_the_explanation_says_what_was_decided_why_and_what_came_true() -> None:
     core, ledger = told([0.5, 0.95, 0.95])
     target = list(ledger)[-1].decision.target
-    ledger.realised(2, 0.48, 1900.0, 1.25, at=190.0)
+    ledger.realised(Realised(190.0, 2, 0.48, 1900.0, 1.25))
     text = explain(ledger, limit=10, now=200.0)
     assert "allocate" in text
     assert f"4 -> {target}" in text

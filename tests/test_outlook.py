@@ -16,15 +16,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from streamjoin.compilation import compile_job, with_checkpoint
+from streamjoin.elastic.autoscaler import Autoscaler
 from streamjoin.elastic.core import DecisionCore
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.events import PlanApplied
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.idle_periods import MOST_SPELLS, IdlePeriods
-from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.ledger import Ledger, Realised
+from streamjoin.elastic.ports import Progress
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Policy, Rule, Settings
-from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.elastic.state_forecast import MOST_ROWS, StateForecast, Trend
 from streamjoin.manifest.validate import load
 from streamjoin.retention import window_seconds
@@ -366,7 +367,7 @@ class TestStarts:
         for generation, waited in enumerate(waits, start=1):
             made = DecisionCore(SETTINGS, at=0.0, generation=generation, workers=1).decide(10.0 * generation)
             ledger.record(replace(made, kind=Kind.ALLOCATE, target=2))
-            ledger.realised(generation + 1, 0.5, 10.0, 1.0, 10.0 * generation + 5, waited)
+            ledger.realised(Realised(10.0 * generation + 5, generation + 1, 0.5, 10.0, 1.0, waited))
         return ledger
 
     def test_the_next_start_is_expected_to_take_as_long_as_the_slowest_of_the_last_five(self) -> None:
@@ -383,14 +384,11 @@ class TestStarts:
         assert Ledger.from_json(data).start_seconds is None
 
     def test_the_policy_looks_as_far_ahead_as_workers_have_taken_to_start(self) -> None:
-        shell = Shell(self.ledger(240.0))
-        shell.follow(1000.0, SETTINGS, Progress(2, 2, None, None))
-        assert shell.core is not None
-        assert shell.core.settings.start_seconds == 240
-        shell = Shell(Ledger())
-        shell.follow(1000.0, SETTINGS, Progress(2, 2, None, None))
-        assert shell.core is not None
-        assert shell.core.settings.start_seconds == SETTINGS.start_seconds
+        for ledger, seconds in ((self.ledger(240.0), 240), (Ledger(), SETTINGS.start_seconds)):
+            autoscaler = Autoscaler(ledger)
+            autoscaler.follow(1000.0, SETTINGS, Progress(generation=2, workers=2, newest=2))
+            assert autoscaler.core is not None
+            assert autoscaler.core.settings.start_seconds == seconds
 
     def test_a_simulated_join_measures_it_too(self) -> None:
         join = SimulatedJoin(settings=SETTINGS, window_seconds=(SPAN, SPAN), share=0.0, start_seconds=100)

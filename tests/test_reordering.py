@@ -14,7 +14,7 @@ from random_joins import Case, Features, drawn
 from streamjoin.elastic.decision import Decision, Kind, Reason
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.explain import explain
-from streamjoin.elastic.ledger import Ledger
+from streamjoin.elastic.ledger import Ledger, Realised
 from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans, priced
 from streamjoin.elastic.reordering import reordered
 from streamjoin.elastic.rounds import Exchange
@@ -22,11 +22,11 @@ from streamjoin.language.graph import JoinGraph
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.serve.admission import Request
 from streamjoin.serve.api import PlanApi
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.decisions import load_ledger
 from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.observer import Steps
 from streamjoin.serve.reorderings import MOST_RECENT, Reorderings
+from streamjoin.serve.scaler import Scaler
 from streamjoin.state.storage import ObjectStorage
 from test_sequences import graph_of
 
@@ -64,7 +64,7 @@ def test_the_ledger_keeps_each_change_and_takes_none_for_the_cause_of_a_plan() -
     for at, (before, after) in enumerate([(SHIP, ASK), (ASK, SHIP), (SHIP, ASK)]):
         ledger.record(entry(before, after, float(at)))
     assert [record.count for record in ledger] == [1, 1, 1]
-    assert ledger.realised(4, 0.5, 10.0, 0.1, 5.0) is None
+    assert ledger.realised(Realised(5.0, 4, 0.5, 10.0, 0.1)) is None
     again = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
     assert [record.decision for record in again] == [record.decision for record in ledger]
     text = explain(again, now=5.0)
@@ -109,7 +109,7 @@ def test_what_the_driver_changes_is_noted_once_and_written(by_turns: list[PathPl
     storage, now = ObjectStorage(str(tmp_path / "state")), START / SECOND
     driver = driver_for(job, join.inputs, storage, InlineRunner(), clock=lambda: now)
     told: list[str] = []
-    elastic = Steps(driver, [Autoscaler(job, driver, storage, clock=lambda: now, tell=told.append)])
+    elastic = Steps(driver, [Scaler(job, driver, storage, clock=lambda: now, tell=told.append)])
     elastic.start()
     committed: list[PathPlans] = []
     while elastic.step(final=True) is not None:

@@ -21,8 +21,8 @@ from streamjoin.epoch.ports import EpochResult, Runner
 from streamjoin.job import Job
 from streamjoin.retention import window_seconds
 from streamjoin.runner.inline import InlineRunner
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.observer import Steps
+from streamjoin.serve.scaler import Scaler
 from streamjoin.simulation.rivals import StreamJoin
 from streamjoin.simulation.run import SimulatedJoin, simulate
 from streamjoin.simulation.traffic import Traffic
@@ -194,7 +194,7 @@ def run(
     storage = ObjectStorage(str(root / "state"))
     inputs = streams_of(traffic, hot_share)
     driver = driver_for(job, inputs, storage, Late(runner or InlineRunner(), clock, start_seconds), clock=clock)
-    autoscaler = Autoscaler(job, driver, storage, clock=clock)
+    autoscaler = Scaler(job, driver, storage, clock=clock)
     elastic = Steps(_Quick(driver), [autoscaler])
     played = Played()
     elastic.start()

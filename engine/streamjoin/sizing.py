@@ -1,16 +1,17 @@
-"""How much a job's tuples weigh, and so the plan that it begins with: by the manifest, or by a sample of its streams.
+"""How much a job's tuples weigh, and so the plans that it begins with and goes on with: by the manifest, or by what its streams are like.
 
 Always holds: pure; the same job and statistics give the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streamjoin.elastic.admission import FirstPlan, HeldLonger, first_plan
 from streamjoin.elastic.deployment import EPOCHS_BEHIND, Deployment, Expected, first_deployment, typical_tuples
 from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.plan import Plan
+from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
 from streamjoin.job import Job
@@ -18,7 +19,7 @@ from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.language.sides import SIDES
 from streamjoin.language.window import WindowKind
-from streamjoin.retention import expected_of_places, expected_of_sides
+from streamjoin.retention import expected_of_places, expected_of_sides, window_seconds
 from streamjoin.scheme.capacity import column_bytes
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.unknown import unknown
@@ -150,6 +151,29 @@ def plan_after(
         options=job.scheme_options,
         placement=placement,
     )
+
+
+def forecast_for(
+    job: Job,
+    current: Plan,
+    statistics: Statistics,
+    main: MainPredicate,
+    placement: Placement = ANYWHERE,
+    *,
+    shed_fraction: float,
+    clock: Callable[[], float],
+) -> PlannedForecast:
+    """What plans that follow ``current`` would come to (:class:`streamjoin.elastic.planned_forecast.PlannedForecast`)."""
+
+    def plan(workers: int) -> Planned:
+        return plan_after(job, current, statistics, main, workers, placement=placement)
+
+    return PlannedForecast(current.generation, plan, job.capacity, shed_fraction=shed_fraction, clock=clock)
+
+
+def scaling_settings(job: Job, first_workers: int = 0) -> Settings:
+    """By what the job is scaled; ``first_workers``: of its first plan, 0 where that is not known."""
+    return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
 
 
 def _mean(places: Sequence[int], weights: Sequence[float], held: Sequence[float] | None) -> float:

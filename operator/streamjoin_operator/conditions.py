@@ -144,7 +144,7 @@ def _unfinished(facts: Facts) -> str:
     idle = max(0, plan.get("readyWorkers", 0) - workers)
     has_none = f"{idle} {'worker is' if idle == 1 else 'workers are'} there and without a task" if idle else ""
     if not wanted:
-        unmet = facts.scaler.unmet if facts.scaler is not None else None
+        unmet = facts.scaler.autoscaler.unmet if facts.scaler is not None else None
         return "; ".join(text for text in (has_none, unmet) if text)
     what = f"plan {wanted.get('generation')}: {workers} to {asked_of(wanted)} workers, {plan.get('phase', '')}"
     if asked_of(wanted) != wanted.get("workers"):
@@ -250,8 +250,8 @@ def degraded_condition(facts: Facts) -> Condition:  # noqa: C901
         return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
     if facts.executors_trouble is not None:
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
-    if facts.scaler is not None and facts.scaler.unmet is not None:
-        return Condition("Degraded", True, Reason.PlanDropped, facts.scaler.unmet)
+    if facts.scaler is not None and facts.scaler.autoscaler.unmet is not None:
+        return Condition("Degraded", True, Reason.PlanDropped, facts.scaler.autoscaler.unmet)
     if facts.queries_trouble is not None:
         return Condition("Degraded", True, facts.queries_trouble.reason, facts.queries_trouble.message)
     if facts.claim_trouble is not None:

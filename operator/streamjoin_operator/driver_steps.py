@@ -248,7 +248,7 @@ class DriverSteps:
         reconciliation.memo.asked, reconciliation.memo.asked_at = asked, self._ports.clock()
         reconciliation.memo.plan_refused = answer.text if answer.status in (400, 403, 422) else None
         if reconciliation.memo.plan_refused is not None and reconciliation.memo.scaler is not None:
-            reconciliation.memo.scaler.order_failed(wish["workers"], reconciliation.memo.plan_refused)
+            reconciliation.memo.scaler.autoscaler.order_failed(wish["workers"], reconciliation.memo.plan_refused)
         reconciliation.has_put = answer.status in (0, 202)
         if answer.status == 202:
             reconciliation.events.append(("Normal", Reason.PlanRequested, f"{wish['workers']} workers, model {wish['model']}"))

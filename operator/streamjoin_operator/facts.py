@@ -8,7 +8,7 @@ from typing import Any
 
 from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.sample import Sample
-from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.autoscale import Scaler
 from streamjoin_operator.convergence import Cause
 from streamjoin_operator.driver import Report
 from streamjoin_operator.memory import WorkerMemory
@@ -72,7 +72,7 @@ class Facts:
     shed_ratio: dict[str, float] = field(default_factory=dict)
     rate: float | None = None
     """Tuples a second that come; None: not known yet."""
-    scaler: Autoscaler | None = None
+    scaler: Scaler | None = None
     """None: nothing is known of scaling."""
     by_prometheus: Sample | None = None
     """What Prometheus has said at this poll; None: nothing that could be trusted, or it was not asked."""

@@ -35,7 +35,8 @@ EXECUTOR_ID = "spark-exec-id"
 
 async def wish_for_fewer(wish: Object, running: int, of: Api, settings: Settings, resource: Resource) -> Object:
     """The wish; if it is for fewer workers than are running, with the executors that are better gone. Raises ApiError."""
-    if wish["workers"] >= running or not settings.read_nodes:
+    workers = wish["workers"] if "workers" in wish else wish["scheme"]["tasks"]
+    if workers >= running or not settings.read_nodes:
         return wish
     executors: dict[str, list[str]] = {}
     for pod in await of.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR)):

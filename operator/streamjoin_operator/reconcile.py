@@ -81,7 +81,7 @@ class Reconciler:
         if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
             return None
         if (reconciliation.is_suspended or reconciliation.is_paused) and memo.scaler is not None:
-            memo.scaler.suspend(self._ports.now)
+            memo.scaler.autoscaler.suspend(self._ports.now)
         reconciliation.checking = self._is_check_due(reconciliation)
         failure: Exception | None = None
         after: float | None = None

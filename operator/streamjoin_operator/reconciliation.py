@@ -9,7 +9,7 @@ from typing import Any
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest
 from streamjoin_operator import children, names
-from streamjoin_operator.autoscale import Autoscaler
+from streamjoin_operator.autoscale import Scaler
 from streamjoin_operator.convergence import Cause
 from streamjoin_operator.correlation import Bucket, Correlator
 from streamjoin_operator.derived import Derived
@@ -89,7 +89,7 @@ class Memo:
     """How many executors must stay, by the disruption budget."""
     short_since: float | None = None
     """Since when fewer executors are there than the plan has."""
-    scaler: Autoscaler | None = None
+    scaler: Scaler | None = None
     ledger_version: str | None = None
     """Of the ConfigMap with the ledger; None: there is none."""
     scrapes: Scrapes | None = None

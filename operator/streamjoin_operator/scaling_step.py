@@ -1,16 +1,29 @@
-"""The steps that scale: orders written down before they are followed; samples in, the decision written down, the wish put to the driver."""
+"""The steps that scale: orders written down before they are followed; and a pass of the autoscaler, whose ports these are.
+
+What is put is the scheme that was judged, as large as what is read of the driver at each poll; by its generation it is void for whoever
+has put another since. It is not stored: an operator that takes over a decision judges anew, by what it measures, and puts that. Which
+worker goes on as which task the driver says, by what is held then and by where its workers are.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from streamjoin.elastic.decision import Kind
+from streamjoin.elastic.decision import Decision, Kind
+from streamjoin.elastic.ledger import Record
+from streamjoin.elastic.plan import MOST_AREAS
+from streamjoin.elastic.planned_forecast import PlannedForecast
+from streamjoin.elastic.ports import Collected, Outcome, Progress, ScalingPorts, Wish
 from streamjoin.elastic.settings import Mode
 from streamjoin_operator import api, children, missing, names, orders
 from streamjoin_operator.api import ApiError
-from streamjoin_operator.autoscale import WRITE_SECONDS, Applied, Autoscaler, event_of, settings_of
+from streamjoin_operator.autoscale import DIRECTIONS, Scaler, event_of, forecast_of, outcome_of, progress_of, settings_of
 from streamjoin_operator.drift import Object
+from streamjoin_operator.driver import REFUSED
 from streamjoin_operator.driver_steps import wish_of
 from streamjoin_operator.measurement import Distrusted, Measurement, Reading, Scrapes, Source, by_itself, measure
 from streamjoin_operator.nodes import wish_for_fewer
@@ -20,6 +33,10 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
 from streamjoin_operator.reporting import Reporter
 
+WRITE_SECONDS = 60.0
+"""A ledger in which only holds are new is written at most so often."""
+OUTCOMES = {200: Outcome.UNCHANGED} | dict.fromkeys(REFUSED, Outcome.REFUSED)
+"""By the status of the driver's answer, where the plan is not being applied."""
 LATE_SECONDS = 600.0
 """For so long it is told how late series arrive."""
 SECRET_SECONDS = 60.0
@@ -32,7 +49,7 @@ class ScalingStep:
     """See the module."""
 
     def __init__(self, ports: Ports, reporter: Reporter) -> None:
-        self._ports, self._reporter = ports, reporter
+        self.ports, self.reporter = ports, reporter
 
     async def orders(self, reconciliation: Reconciliation) -> Verdict:
         """Write down who has changed the limits or the model, once, before the driver is asked for what follows from it."""
@@ -47,12 +64,13 @@ class ScalingStep:
             assert reconciliation.report is not None, "a step before stops without one"
             resource, plan = reconciliation.resource, reconciliation.report.plan
             # What is known here of managed fields are our own.
-            body = await self._ports.api.get(api.STREAM_JOIN, resource.namespace, resource.name)
+            body = await self.ports.api.get(api.STREAM_JOIN, resource.namespace, resource.name)
             sentence = orders.sentence(orders.changes(scaler.limits, limits), body or reconciliation.body)
             wish, _ = wish_of(reconciliation.manifest, plan)
-            scaler.order(limits, sentence, Applied.of(plan), None if wish is None else wish["workers"], self._ports.now)
+            scaler.know(limits)
+            scaler.autoscaler.order(sentence, progress_of(plan), None if wish is None else wish["workers"], self.ports.now)
         if scaler.must_store:
-            await self._write_ledger(reconciliation, scaler)
+            await self.write_ledger(reconciliation, scaler)
         return PROCEED
 
     async def scale(self, reconciliation: Reconciliation) -> Verdict:
@@ -60,62 +78,38 @@ class ScalingStep:
         if reconciliation.refused is not None or reconciliation.has_put:
             return PROCEED
         assert reconciliation.report is not None, "a step before stops without one"
-        assert reconciliation.memo.token is not None, "a step before stops without one"
-        memo, manifest, job, url, token = (
-            reconciliation.memo,
-            reconciliation.manifest,
-            reconciliation.running_job,
-            self._ports.driver_url(reconciliation.resource),
-            reconciliation.memo.token,
-        )
-        settings = settings_of(job, reconciliation.resource.pause)
-        scaler, at, plan = memo.scaler, self._ports.now, Applied.of(reconciliation.report.plan)
+        plan, job, pause, at = reconciliation.report.plan, reconciliation.running_job, reconciliation.resource.pause, self.ports.now
+        scaler, progress = reconciliation.memo.scaler, progress_of(plan)
         assert scaler is not None, "a step before makes one, or says what is refused"
+        settings = settings_of(job, pause, int(plan.get("firstWorkers") or 0))
         if settings.is_off:
-            scaler.rest(plan, at)
-            if scaler.is_new:
-                await self._write_ledger(reconciliation, scaler)
+            scaler.autoscaler.rest(progress, at)
+            scaler.measured = scaler.trusted_at = None
+            if scaler.autoscaler.is_new:
+                await self.write_ledger(reconciliation, scaler)
             return PROCEED
-        reconciliation.events += scaler.follow(job, reconciliation.resource.pause, plan, at)
-        reconciliation.events += scaler.take(await self._measure(reconciliation, scaler, plan, at), plan)
-        reconciliation.looks_soon = scaler.core is not None and scaler.core.looks_soon
-        decision = await scaler.decide(reconciliation.report.plan, job, lambda: self._ports.drivers.statistics(url, token), at)
-        wish = scaler.wish(decision, plan, manifest.spec.scheme.model, at)
-        if wish is None:
-            if decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND and scaler.is_new:
-                reconciliation.events.append(event_of(decision))
-            if scaler.is_new or (scaler.has_holds and self._ports.clock() - scaler.written_at >= WRITE_SECONDS):
-                await self._write_ledger(reconciliation, scaler)
-            return PROCEED
-        asked, reconciliation.wanted_workers = reconciliation.wanted_workers, decision.target
-        reconciliation.events.append(event_of(decision))
-        await self._write_ledger(reconciliation, scaler)
-        await self._reporter.report(reconciliation)
-        self._ports.on_step("put")
-        asks = await wish_for_fewer(wish, plan.workers, self._ports.api, self._ports.settings, reconciliation.resource)
-        answer = await self._ports.drivers.put(url, token, asks)
-        reconciliation.events += scaler.put(wish, answer.status, answer.text, plan, at)
-        if answer.status != 202:
-            reconciliation.wanted_workers = asked  # by the manifest, whoever refuses it
+        paused_by = f"the annotation of the StreamJoin ({pause})" if pause and pause not in DIRECTIONS else None
+        ports, floor = _Pass(self, reconciliation, scaler, progress, at), job.manifest.spec.workers.floor or None
+        await scaler.autoscaler.once(at, settings, progress, ports, paused_by=paused_by, floor=floor)
         return PROCEED
 
-    async def _scaler(self, reconciliation: Reconciliation) -> Autoscaler | None:
+    async def _scaler(self, reconciliation: Reconciliation) -> Scaler | None:
         """What is remembered of the scaling; of an operator before, what it has stored. None where that cannot be."""
         memo = reconciliation.memo
         if memo.scaler is None:
             found = await self._find_ledger(reconciliation)
             if reconciliation.refused is not None:
                 return None
-            memo.scaler = Autoscaler(_document(found))
+            memo.scaler = Scaler(_document(found))
             # One that was left behind gets its owner at once, or it would outlive this StreamJoin, or go with another.
             memo.scaler.must_store = found is not None and not reconciliation.resource.owns(found)
-            memo.scaler.written_at = self._ports.clock()
+            memo.scaler.written_at = self.ports.clock()
         return memo.scaler
 
     async def _find_ledger(self, reconciliation: Reconciliation) -> Object | None:
         """The ConfigMap. None where there is none, or somebody else's, which is refused."""
         name = names.ledger_name(reconciliation.resource.name)
-        found = await self._ports.api.find(api.CONFIG_MAP, reconciliation.resource.namespace, name)
+        found = await self.ports.api.find(api.CONFIG_MAP, reconciliation.resource.namespace, name)
         if found is not None and not reconciliation.resource.may_apply(found):
             text = f"{reconciliation.resource.foreign('ConfigMap', found)}, and the join is scaled"
             reconciliation.refused = (Reason.ForeignObject, text)
@@ -123,11 +117,11 @@ class ScalingStep:
         reconciliation.memo.ledger_version = None if found is None else found["metadata"]["resourceVersion"]
         return found
 
-    async def _write_ledger(self, reconciliation: Reconciliation, scaler: Autoscaler) -> None:
+    async def write_ledger(self, reconciliation: Reconciliation, scaler: Scaler) -> None:
         """Store the decisions. Where another operator was quicker, its are read, and this pass ends here; the next one decides."""
-        self._ports.on_step("ledger")
+        self.ports.on_step("ledger")
         try:
-            written = await self._ports.api.apply(
+            written = await self.ports.api.apply(
                 children.ledger(reconciliation.resource, scaler.document(), reconciliation.memo.ledger_version)
             )
         except ApiError as error:
@@ -135,14 +129,13 @@ class ScalingStep:
                 scaler.adopt(_document(await self._find_ledger(reconciliation)))
             raise
         reconciliation.memo.ledger_version = written["metadata"]["resourceVersion"]
-        scaler.was_stored()
-        scaler.written_at = self._ports.clock()
+        scaler.was_stored(self.ports.clock())
 
-    async def _measure(self, reconciliation: Reconciliation, scaler: Autoscaler, plan: Applied, at: float) -> Measurement:
+    async def measure(self, reconciliation: Reconciliation, scaler: Scaler, plan: Progress, at: float) -> Measurement:
         """What Prometheus says of the join; without one, and while it cannot be used, what the driver itself says."""
-        assert scaler.core is not None, "it has just followed"
+        assert scaler.autoscaler.core is not None, "it has just followed"
         assert reconciliation.report is not None, "a step before stops without one"
-        memo, bound = reconciliation.memo, scaler.core.settings.stale_seconds
+        memo, bound = reconciliation.memo, scaler.autoscaler.core.settings.stale_seconds
         sample = partial(
             measure,
             generation=plan.generation,
@@ -153,11 +146,11 @@ class ScalingStep:
             is_retrying=reconciliation.report.health.get("state") == "retrying",
             after=None if scaler.measured is None else scaler.measured.at,
         )
-        url = reconciliation.manifest.spec.scaling.prometheus.url or self._ports.settings.prometheus_url
+        url = reconciliation.manifest.spec.scaling.prometheus.url or self.ports.settings.prometheus_url
         away: Distrusted | None = None
         if url:
             question = await self._question(reconciliation, url)
-            found = question if isinstance(question, Distrusted) else await self._ports.prometheus.read(question, 2 * bound)
+            found = question if isinstance(question, Distrusted) else await self.ports.prometheus.read(question, 2 * bound)
             if found == [] and isinstance(question, Question):
                 found = await self._why_missing(reconciliation, question)
             else:
@@ -180,12 +173,12 @@ class ScalingStep:
         memo, resource, given = reconciliation.memo, reconciliation.resource, reconciliation.manifest.spec.scaling.prometheus
         state = ((reconciliation.deployment or {}).get("metadata") or {}).get("resourceVersion")
         if not memo.driver_pods[1] or memo.driver_pods[0] != state:
-            found = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.DRIVER))
+            found = await self.ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.DRIVER))
             memo.driver_pods = (state, tuple(sorted(pod["metadata"]["name"] for pod in found)))
-        wanted, now = given.secret_names, self._ports.clock()
+        wanted, now = given.secret_names, self.ports.clock()
         if memo.login_secrets[0] != wanted or now - memo.login_secrets[1] >= SECRET_SECONDS:
             try:
-                secrets = {name: await self._ports.api.get(api.SECRET, resource.namespace, name) for name in wanted}
+                secrets = {name: await self.ports.api.get(api.SECRET, resource.namespace, name) for name in wanted}
             except ApiError as error:
                 if error.status != 403:
                     raise
@@ -196,7 +189,7 @@ class ScalingStep:
 
     def _lateness(self, memo: Memo, seconds: float) -> str:
         """How old the newest whole scrape is beside the newest; the most of some minutes, or the status would be written at every poll."""
-        now = self._ports.clock()
+        now = self.ports.clock()
         if round(seconds) >= memo.late[0] or now - memo.late[1] >= LATE_SECONDS:
             memo.late = (round(seconds), now)
         if not memo.late[0]:
@@ -205,9 +198,9 @@ class ScalingStep:
 
     async def _why_missing(self, reconciliation: Reconciliation, question: Question) -> Distrusted:
         """Why Prometheus, which answers, has no series of the join."""
-        memo, resource, settings, now = reconciliation.memo, reconciliation.resource, self._ports.settings, self._ports.clock()
+        memo, resource, settings, now = reconciliation.memo, reconciliation.resource, self.ports.settings, self.ports.clock()
         if memo.searched is None or now - memo.searched[0] >= SEARCH_SECONDS:
-            memo.searched = (now, await self._ports.prometheus.search(question))
+            memo.searched = (now, await self.ports.prometheus.search(question))
         monitor = missing.Monitor(
             resource.base,
             is_wanted=settings.pod_monitor != "off",
@@ -216,6 +209,83 @@ class ScalingStep:
         )
         labels = (settings.prometheus_namespace_label, settings.prometheus_pod_label)
         return missing.why(memo.searched[1], monitor, url=question.url, namespace=resource.namespace, label=labels[0], pod_label=labels[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass(ScalingPorts):
+    """Of one pass of the autoscaler (``streamjoin.elastic.ports``)."""
+
+    step: ScalingStep
+    reconciliation: Reconciliation
+    scaler: Scaler
+    plan: Progress
+    at: float
+
+    async def collect(self) -> Collected:
+        scaler = self.scaler
+        found = scaler.measured = await self.step.measure(self.reconciliation, scaler, self.plan, self.at)
+        if found.sample is None:
+            why = found.distrusted
+            return Collected((), None if why is None else f"{why.reason.name}: {why.text}")
+        if found.distrusted is None:
+            scaler.trusted_at = found.sample.taken_at
+        return Collected((*found.earlier, found.sample))
+
+    async def forecast(self, shed_fraction: float) -> PlannedForecast | None:
+        report = self.reconciliation.report
+        assert report is not None, "a step before stops without one"
+        asked = await self.step.ports.drivers.statistics(*self._driver)
+        return None if asked is None else forecast_of(report.plan, asked, self.reconciliation.running_job, shed_fraction)
+
+    async def judge(self, decide: Callable[[], Decision]) -> Decision:
+        return await asyncio.to_thread(decide)
+
+    async def store(self, *, at_once: bool) -> None:
+        """One in which only holds are new is written every so often."""
+        autoscaler, is_due = self.scaler.autoscaler, self.step.ports.clock() - self.scaler.written_at >= WRITE_SECONDS
+        if at_once or autoscaler.is_new or (autoscaler.has_holds and is_due):
+            await self.step.write_ledger(self.reconciliation, self.scaler)
+
+    async def put(self, wish: Wish) -> tuple[Outcome, str]:
+        """Who reads the status knows of it before the driver does. Workers that end are the driver's to choose: it knows where they are."""
+        reconciliation, ports = self.reconciliation, self.step.ports
+        before, reconciliation.wanted_workers = reconciliation.wanted_workers, wish.workers
+        await self.step.reporter.report(reconciliation)
+        ports.on_step("put")
+        asks = body_of(wish, reconciliation.manifest.spec.scheme.model)
+        asks = await wish_for_fewer(asks, self.plan.workers, ports.api, ports.settings, reconciliation.resource)
+        answer = await ports.drivers.put(*self._driver, asks)
+        is_applied = answer.status == 202 or (answer.status == 200 and "scheme" in asks)
+        if is_applied:
+            return Outcome.ACCEPTED, ""
+        reconciliation.wanted_workers = before  # by the manifest, whoever refuses it
+        return OUTCOMES.get(answer.status, Outcome.VOID), answer.text
+
+    def has_decided(self, decision: Decision, *, acts: bool) -> None:
+        autoscaler = self.scaler.autoscaler
+        self.reconciliation.looks_soon = autoscaler.core is not None and autoscaler.core.looks_soon
+        is_recommended = decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND and autoscaler.is_new
+        if acts or is_recommended:
+            self.reconciliation.events.append(event_of(decision))
+
+    def has_failed(self, why: str) -> None:
+        self.reconciliation.events.append(("Warning", Reason.ScalingFailed, why))
+
+    def came_true(self, record: Record) -> None:
+        self.reconciliation.events.append(outcome_of(record))
+
+    @property
+    def _driver(self) -> tuple[str, str]:
+        assert self.reconciliation.memo.token is not None, "a step before stops without one"
+        return self.step.ports.driver_url(self.reconciliation.resource), self.reconciliation.memo.token
+
+
+def body_of(wish: Wish, model: str) -> Object:
+    """``PUT /v1/plan``: the scheme that was judged. ``model``: of a plan that the driver is to make."""
+    if wish.planned is not None and len(wish.planned.plan.scheme.areas) <= MOST_AREAS:
+        return {"generation": wish.planned.plan.generation, "scheme": wish.planned.plan.scheme.to_json()}
+    asks: Object = {"workers": wish.workers, "model": model, "after": wish.newest}
+    return asks | {"replan": True} if wish.replans else asks
 
 
 def _document(found: Object | None) -> Object | None:

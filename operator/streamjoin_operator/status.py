@@ -192,8 +192,10 @@ def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
         if "decisions" in before:
             written["decisions"] = before["decisions"]
     else:
-        recent = scaler.recent(int(plan["generation"]), DECISIONS)
-        shown = [_decision(record, became, scaler.why_failed(record) if became == "Failed" else None) for record, became in recent]
+        recent = scaler.autoscaler.recent(int(plan["generation"]), DECISIONS)
+        shown = [
+            _decision(record, became, scaler.autoscaler.why_failed(record) if became == "Failed" else None) for record, became in recent
+        ]
         if shown:
             written["decisions"] = shown
     last: Object = before.get("cost") or {}

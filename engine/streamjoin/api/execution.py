@@ -17,8 +17,8 @@ from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.decision import Decision
 from streamjoin.job import Job
 from streamjoin.location import is_url
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.observer import Observer
+from streamjoin.serve.scaler import Scaler
 from streamjoin.state.storage import ObjectStorage
 
 
@@ -37,10 +37,10 @@ class Execution:
             raise failure_of(error, traceback.format_exc(), log_directory) from error
         self.observers: list[Observer] = []
         """Who else is to be told of steps and decisions: before the autoscaler acts."""
-        self.autoscaler: Autoscaler | None = None
+        self.scaler: Scaler | None = None
         if elastic:
             parts = (job, self.driver, storage)
-            self.autoscaler = Autoscaler(*parts, clock=time.time, tell=lambda text: tell(Notice(text)), decided=self.decided)
+            self.scaler = Scaler(*parts, clock=time.time, tell=lambda text: tell(Notice(text)), decided=self.decided)
 
     def decided(self, decision: Decision) -> None:
         """Tell the observers."""
@@ -49,17 +49,17 @@ class Execution:
 
     def loop(self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None) -> Loop:
         """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set."""
-        autoscaler = self.autoscaler
+        scaler = self.scaler
         return Loop(
             self.driver,
-            observers=(*self.observers, *([autoscaler] if autoscaler is not None else [])),
+            observers=(*self.observers, *([scaler] if scaler is not None else [])),
             interval_seconds=self.driver.job.interval_micros / 1e6,
             stop=stop,
             tell=self._tell,
             log_directory=self._log_directory,
             until_idle=until_idle,
             run_seconds=run_seconds,
-            decision=lambda: None if autoscaler is None else autoscaler.decision,
+            decision=lambda: None if scaler is None else scaler.decision,
         )
 
 

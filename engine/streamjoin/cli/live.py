@@ -28,9 +28,9 @@ from streamjoin.manifest.model import TAUS
 from streamjoin.manifest.problem import listed
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.live import Board
 from streamjoin.serve.preview import moved
+from streamjoin.serve.scaler import Scaler
 
 COUNTERS = {
     "input": "input",
@@ -58,12 +58,12 @@ class LiveRun:
     def __init__(
         self,
         state: RunState,
-        autoscaler: Autoscaler | None = None,
+        scaler: Scaler | None = None,
         *,
         board: Callable[[Callable[[], Mapping[str, Any]]], Board] = Board,
     ) -> None:
         """``board`` makes that on which ``sections`` are."""
-        self._state, self._driver, self._autoscaler = state, state.subject.driver, autoscaler
+        self._state, self._driver, self._scaler = state, state.subject.driver, scaler
         self._statistics: tuple[float, Statistics] | None = None
         self._migration: tuple[int, Migration] | None = None
         self._drawn: dict[str, tuple[Scheme, Statistics, dict[str, Any]]] = {}
@@ -131,7 +131,7 @@ class LiveRun:
             "capacity": {"amount": job.capacity.amount, "unit": "bytes" if job.capacity.in_bytes else "tuples"},
             "thresholds": {name: getattr(job, name) for name in TAUS},
             "scaling": spec.scaling.mode,
-            "pausedBy": None if self._autoscaler is None else self._autoscaler.paused_by,
+            "pausedBy": None if self._scaler is None else self._scaler.paused_by,
             "shedding": job.shedding_model,
             "interval": job.interval_micros / 1e6,
             "checkpoint": job.checkpoint,
@@ -319,9 +319,9 @@ class LiveRun:
         return known[1]
 
     def _decisions(self) -> list[dict[str, Any]]:
-        if self._autoscaler is None:
+        if self._scaler is None:
             return []
-        ledger = self._autoscaler.ledger
+        ledger = self._scaler.ledger
         records = list(ledger)
         first = ledger.forgotten + max(0, len(records) - MOST_RECORDS)
         return [decision_record(number, record) for number, record in enumerate(records[-MOST_RECORDS:], start=first)]

@@ -139,7 +139,7 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     namespace = None if options.pods is None else options.pods.namespace
     state = RunState(Subject(options.runner, options.command, driver, options.elastic, namespace), began)
     is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
-    live = LiveRun(state, execution.autoscaler) if is_shown else None
+    live = LiveRun(state, execution.scaler) if is_shown else None
     with _served(options, job, execution, live) as followers:
         loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds)
         view = _view(options, state, out)
@@ -191,7 +191,7 @@ def _served(options: Options, job: Job, execution: Execution, live: LiveRun | No
         queries=queries,
         live=None if live is None else live.board,
         draw=(lambda scheme: None) if live is None else live.draw,
-        autoscaler=execution.autoscaler,
+        scaler=execution.scaler,
         reorderings=reorderings,
     )
     try:

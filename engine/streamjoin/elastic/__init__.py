@@ -14,6 +14,7 @@
 ``state_forecast`` the future contents of the window, for the policy ``predictive``; ``idle_periods``: how long idle workers stayed
                    idle; ``seasonality``: daily and weekly patterns of the rates
 ``forecast``       the port through which the core asks for the properties of a plan; ``arbitration``: its cost
+``autoscaler``     the loop around the core, wherever it runs; ``ports``: what it is told, and has done by others
 ``ledger``         the decisions and their outcomes; ``explain`` puts them into sentences
 =================  =====================================================================================================
 """

@@ -17,7 +17,7 @@ Always holds, whatever comes in:
 - Under constant load, with forecasts that come true, there is at most one change; by the policy ``predictive``, only changes one way.
 
 The rules themselves are in ``rules``; what is remembered for them in ``state``. After dask.distributed's ``worker_state_machine`` (a pure
-state machine in a thin shell) and Flink's autoscaler (every refusal a result with a reason).
+state machine in a thin shell, here ``autoscaler``) and Flink's autoscaler (every refusal a result with a reason).
 """
 
 from __future__ import annotations

@@ -99,31 +99,24 @@ class Ledger:
             self._drop()
         return self._records[-1]
 
-    def realised(
-        self,
-        generation: int,
-        tau_max: float | None,
-        moved_tuples: float,
-        pause_seconds: float,
-        at: float,
-        waited_seconds: float | None = None,
-    ) -> Record | None:
-        """Complete the record of the decision that led to plan ``generation``, and return it; None where there is none.
+    def realised(self, realised: Realised) -> Record | None:
+        """Complete the record of the decision that led to the plan, and return it; None where there is none.
 
         That is the last enforced decision about an older plan, made before ``at``. Said again of the same generation, it replaces what was
         said: tau is known only when the new plan has run for a while.
         """
+        generation = realised.generation
         for record in reversed(self._records):
             known = record.realised
             if known is not None and known.generation == generation:
                 break
-            if record.decision.enforced and known is None and record.decision.generation < generation and record.first_at <= at:
+            if record.decision.enforced and known is None and record.decision.generation < generation and record.first_at <= realised.at:
                 break
             if known is not None and known.generation < generation:
                 return None
         else:
             return None
-        record.realised = Realised(at, generation, tau_max, moved_tuples, pause_seconds, waited_seconds)
+        record.realised = realised
         return record
 
     def _drop(self) -> None:

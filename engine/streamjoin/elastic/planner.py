@@ -6,11 +6,9 @@ its tasks; and where the running scheme is as even as a new one of its size woul
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from streamjoin.elastic.alignment import align, align_keys
-from streamjoin.elastic.bound import least_moved
 from streamjoin.elastic.ending import ANYWHERE, Placement, mapped
 from streamjoin.elastic.mapping import Array, Keep, Overlap, chain_keep, kept_by, relabelled, shared
 from streamjoin.elastic.migration import Migration, plan_migration
@@ -19,7 +17,6 @@ from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.capacity import Capacity
 from streamjoin.scheme.dichotomy import TooManyTasksError
 from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED, PRECISION, Options, plan_for_capacity, plan_for_tasks
-from streamjoin.scheme.region import held, volume
 from streamjoin.scheme.statistics import Statistics, loads
 from streamjoin.scheme.tiling import Scheme, SchemeError
 
@@ -34,23 +31,6 @@ class Planned:
     loads: Array
     """Per task, the volume that it will hold: tuples, or bytes where the statistics weigh them. float64."""
     changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """What a plan for so many workers would come to. Volumes are expected tuples, replicas counted."""
-
-    workers: int
-    """As asked."""
-    tasks: int
-    """As many as the model has use for, at most ``workers``."""
-    tau_max: float
-    """How full the fullest task would be: volume held / capacity."""
-    tau_mean: float
-    moved_tuples: float
-    lower_bound_tuples: float
-    """No plan of as many tasks, none fuller than the fullest of this one, moves less."""
-    naive_tuples: float
 
 
 def make_plan(
@@ -131,50 +111,6 @@ def follow(current: Plan | None, scheme: Scheme, statistics: Statistics, main: M
     return Planned(Plan(current.generation + 1, after, keep), migration, loads(after, statistics), changed=True)
 
 
-def prospects(
-    current: Plan | None,
-    statistics: Statistics,
-    main: MainPredicate,
-    model: str,
-    workers_candidates: Iterable[int],
-    capacity: Capacity,
-    *,
-    options: Options = DEFAULTS,
-) -> dict[int, Prospect]:
-    """What plans for these numbers of workers would come to, without their regions. About the time of the plans themselves.
-
-    Statistics weigh tuples as the capacity does.
-    """
-    found: dict[int, Prospect] = {}
-    before = None if current is None else current.scheme
-    counted = statistics.counted
-    for workers in workers_candidates:
-        scheme = plan_for_tasks(model, statistics, main, workers, options=options, current=before)
-        moved = needed = _needed(scheme, counted)
-        least: float | None = None
-        if before is not None and _serves_as_well(before, scheme, statistics, main):
-            scheme, moved = before, 0.0
-            needed = _needed(scheme, counted)
-        elif before is not None and model == HANDSHAKE:
-            moved = least = plan_migration(before, scheme, chain_keep(before.tasks, scheme.tasks), statistics, main).moved_tuples
-        elif before is not None:
-            scheme, overlap, keep = _least_moved(before, scheme, statistics, main, shared(before, scheme, statistics))
-            if counted is not statistics:
-                overlap = shared(before, scheme, counted)
-            moved = max(0.0, needed - kept_by(overlap, keep))
-        held = loads(scheme, statistics)
-        found[workers] = Prospect(
-            workers=workers,
-            tasks=scheme.tasks,
-            tau_max=float(held.max()) / capacity.amount,
-            tau_mean=float(held.mean()) / capacity.amount,
-            moved_tuples=moved,
-            lower_bound_tuples=least_moved(before, scheme, statistics, main) if least is None else least,
-            naive_tuples=needed,
-        )
-    return found
-
-
 def _fewest(
     model: str,
     statistics: Statistics,
@@ -230,7 +166,3 @@ def _serves_as_well(before: Scheme, scheme: Scheme, statistics: Statistics, main
     except SchemeError:
         return False
     return True
-
-
-def _needed(scheme: Scheme, statistics: Statistics) -> float:
-    return volume([region for regions in held(scheme) for region in regions], statistics)

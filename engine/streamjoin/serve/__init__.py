@@ -2,5 +2,5 @@
 
 ``catalogue`` names every metric; ``metrics`` gives them their values; ``watch`` feeds it with the driver's events. ``messages`` has the
 bodies of the plan API, ``api`` answers; ``server`` is the port. ``wishes`` makes plans for a running
-join, ``autoscaler`` decides when, and ``decisions`` keeps its decisions.
+join, ``samples`` and ``scaler`` are the ports of its autoscaler, and ``decisions`` keeps its decisions.
 """

@@ -24,7 +24,6 @@ from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme
 from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
-from streamjoin.serve.autoscaler import Autoscaler
 from streamjoin.serve.live import NO_STORE, Board
 from streamjoin.serve.messages import (
     BodyError,
@@ -43,6 +42,7 @@ from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
 from streamjoin.serve.reorderings import Reorderings
+from streamjoin.serve.scaler import Scaler
 from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers, same_cut
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class PlanApi:
         queries: QueryApi | None = None,
         live: Board | None = None,
         draw: Draw = lambda scheme: None,
-        autoscaler: Autoscaler | None = None,
+        scaler: Scaler | None = None,
         reorderings: Reorderings | None = None,
     ) -> None:
         """``health``: whether the join is at work, and the facts of ``/healthz``. Without ``queries`` none are answered, and without
         ``live`` there is no page, for which ``draw`` makes shapes of schemes. ``reorderings``: where there is no autoscaler."""
         self._driver = driver
         self._health = health
-        self._queries, self._live, self._draw, self._autoscaler, self._reorderings = queries, live, draw, autoscaler, reorderings
+        self._queries, self._live, self._draw, self._scaler, self._reorderings = queries, live, draw, scaler, reorderings
         methods = METHODS | ({} if queries is None else QUERY_METHODS) | ({} if live is None else OF_PAGE)
         self.admission = Admission(methods, token, private=PRIVATE)
         self._putting = threading.Lock()
@@ -192,18 +192,18 @@ class PlanApi:
 
     def _scaling(self, body: bytes | None) -> Answer:
         """Whether the run scales itself; ``body``: that it is to pause, or to go on."""
-        autoscaler = self._autoscaler
+        scaler = self._scaler
         if body is not None:
             wish = read_scaling(body)
-            if autoscaler is None:
+            if scaler is None:
                 text = "paused: nothing here decides on workers; start the run with --elastic, or on Kubernetes annotate the StreamJoin"
                 raise Refused(409, f"{text} with streamjoin.dev/pause-scaling")
-            autoscaler.paused_by = wish.by if wish.paused else None
+            scaler.paused_by = wish.by if wish.paused else None
             if self._live is not None:
                 self._live.changed()
-        by = None if autoscaler is None else autoscaler.paused_by
+        by = None if scaler is None else scaler.paused_by
         mode = str(self._driver.job.manifest.spec.scaling.mode)
-        return Answer(200, ScalingAnswer(elastic=autoscaler is not None, mode=mode, paused=by is not None, by=by))
+        return Answer(200, ScalingAnswer(elastic=scaler is not None, mode=mode, paused=by is not None, by=by))
 
     def _wish(self, wish: Wish) -> bool:
         self._require_allowed(wish)
@@ -238,7 +238,7 @@ class PlanApi:
         return Answer(200, StatisticsAnswer(predicate=layout.main.text, **sides))
 
     def _decisions(self) -> Content:
-        ledger = Ledger() if self._autoscaler is None else self._autoscaler.ledger
+        ledger = Ledger() if self._scaler is None else self._scaler.ledger
         for decision in self._reordered:
             ledger.record(decision)
         return Content(("application/json", json.dumps(ledger.to_json()).encode() + b"\n"), NO_STORE)

@@ -1,4 +1,4 @@
-"""Who could scale the join: this project's core, and for comparison HPA's rule and Flink's autoscaler's rule.
+"""Who could scale the join: this project's autoscaler, and for comparison HPA's rule and Flink's autoscaler's rule.
 
 HPA and Flink's autoscaler know neither windows nor replication: they take load to be in proportion to 1 / workers, and they neither cut the
 join anew at the same size nor know that a window keeps what came before. Each is the documented rule, with its documented defaults:
@@ -15,43 +15,69 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
+from streamjoin.elastic.autoscaler import Autoscaler
 from streamjoin.elastic.forecast import AnalyticForecast
 from streamjoin.elastic.ledger import Ledger, Realised
+from streamjoin.elastic.ports import Collected, Outcome, Progress, ScalingPorts, Wish, finished
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Settings
-from streamjoin.elastic.shell import Progress, Shell
 from streamjoin.simulation.run import Ask, SimulatedJoin
 
 
-class StreamJoin:
-    """The decision core, as the autoscaler runs it."""
+class StreamJoin(ScalingPorts):
+    """The autoscaler, as it is; the simulated join is its ports."""
 
     name = "streamjoin"
 
     def __init__(self, join: SimulatedJoin) -> None:
-        self.ledger = Ledger()
-        self._shell, self._settings = Shell(self.ledger, join.prices), join.settings
-        self._asked_at, self._asked_for = 0.0, 0
+        self._autoscaler, self._settings = Autoscaler(prices=join.prices), join.settings
+        self._plan: Progress | None = None
+        self._seen: tuple[float, Sample, AnalyticForecast]
+        self._asked: tuple[float, int] = (0.0, 0)
+        """When, and for how many workers."""
+        self._ask: Ask | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._autoscaler.ledger
 
     def step(self, now: float, sample: Sample, forecast: AnalyticForecast) -> Ask | None:
-        if self._shell.core is None:
+        self._seen, self._ask = (now, sample, forecast), None
+        if self._plan is None:
             # The plan is as old as the simulation, or the first sample would count as taken before it.
-            self._shell.follow(0.0, self._settings, Progress(sample.generation, sample.workers, None, None))
-        self._shell.take(sample)
-        decision = self._shell.decide(now, forecast)
-        if decision.enforced and (not sample.starting or decision.target > self._asked_for):
-            self._asked_at, self._asked_for = now, decision.target
-        return Ask(decision.target) if decision.enforced else None
+            self._plan = Progress(generation=sample.generation, workers=sample.workers, newest=sample.generation)
+            self._autoscaler.follow(0.0, self._settings, self._plan)
+        wanted = self._asked[1] if sample.starting else None
+        finished(self._autoscaler.once(now, self._settings, replace(self._plan, starting=sample.starting, wanted=wanted), self))
+        return self._ask
 
     def begun(self, now: float, workers: int) -> None:
-        core = self._shell.core
-        if core is not None:
-            self._shell.follow(now, self._settings, Progress(core.generation, core.workers, workers, None))
+        if self._plan is not None:
+            self._plan = replace(self._plan, migrating_to=workers)
 
     def applied(self, now: float, generation: int, workers: int, moved_tuples: float, pause_seconds: float) -> None:
-        realised = Realised(now, generation, None, moved_tuples, pause_seconds, now - self._asked_at)
-        self._shell.follow(now, self._settings, Progress(generation, workers, None, realised), realised)
+        took = Realised(now, generation, None, moved_tuples, pause_seconds, now - self._asked[0])
+        self._plan = Progress(generation=generation, workers=workers, newest=generation, switched=took)
+
+    # The ports.
+
+    async def collect(self) -> Collected:
+        return Collected((self._seen[1],))
+
+    async def forecast(self, shed_fraction: float) -> AnalyticForecast:
+        return self._seen[2]
+
+    async def put(self, wish: Wish) -> tuple[Outcome, str]:
+        """A simulated plan that waits for workers is replaced by one for more only."""
+        now, sample, _ = self._seen
+        assert self._plan is not None, "step() makes one"
+        if sample.starting and wish.workers <= self._asked[1]:
+            return Outcome.VOID, ""
+        self._plan = replace(self._plan, newest=wish.newest + 1)
+        self._asked, self._ask = (now, wish.workers), Ask(wish.workers)
+        return Outcome.ACCEPTED, ""
 
 
 class Hpa:

@@ -258,6 +258,8 @@ class _World:
         workers = first_workers(join, traffic)
         self.plan = _Plan(workers, best_grid(left, right, workers), float(traffic.skew[0]), float(traffic.hot[0]))
         self.change: _Change | None = None
+        self.newest = self.plan.generation
+        """The generation of the plan that is on its way, or else of the one that runs."""
         self.waiting = [0.0, 0.0]
         self.taus = (0.0, 0.0)
         """Of the fullest worker, and of each of the others."""
@@ -372,8 +374,10 @@ class _World:
         workers = max(settings.min_workers, min(settings.max_workers, ask.workers))
         if change is None:
             self.change = _Change(workers, now + self.join.start_seconds if workers > plan.workers else now)
+            self.newest += 1
         elif change.ends_at is None and workers > change.workers:
             change.workers, change.ready_at = workers, now + self.join.start_seconds
+            self.newest += 1
 
     def _carry_on(self, now: float, index: int) -> None:
         """What has become of a plan that is on its way."""
@@ -397,7 +401,7 @@ class _World:
         outcome.bill += prices.switch_seconds / 3600 * change.workers * prices.paused
         self.paused += prices.switch_seconds
         grid = best_grid(left, right, change.workers)
-        self.plan = _Plan(change.workers, grid, float(traffic.skew[index]), float(traffic.hot[index]), plan.generation + 1)
+        self.plan = _Plan(change.workers, grid, float(traffic.skew[index]), float(traffic.hot[index]), self.newest)
         self.change = None
         self.decider.applied(now, self.plan.generation, change.workers, change.moved_tuples, prices.switch_seconds)
         self._fill(index)

@@ -32,7 +32,7 @@ ALGORITHMS: tuple[tuple[str, str, str], ...] = (
     ("002", "Alg. 5, Eqs. 15 to 17: the migration plan", "elastic/migration.py"),
     ("002", "1-DSP (with R_J), Readj, Dynamic, Bi and Bi_g", "scheme/keyed.py, scheme/readj.py, scheme/dynamic.py, scheme/biclique.py"),
     ("002", "sampling of keys", "scheme/sketch.py, scheme/statistics.py"),
-    ("002", "Fig. 7: monitor, scheme, mapping, plan, change", "serve/autoscaler.py, elastic/planner.py, controlplane/replan.py"),
+    ("002", "Fig. 7: monitor, scheme, mapping, plan, change", "elastic/autoscaler.py, elastic/planner.py, controlplane/replan.py"),
     (
         "003",
         "join processing in the engine: sorted runs, one main predicate and a residual",
