@@ -117,6 +117,7 @@ class Run:
         runner: InlineRunner | None = None,
         most: int = 4,
         rate: float | None = None,
+        floor: int = 1,
         **options: Any,
     ) -> None:
         """``rate``: of each stream, as the manifest expects it; None: not known, so that the join begins with one worker."""
@@ -124,7 +125,7 @@ class Run:
         given = {"scaling": SCALING, "capacity": CAPACITY, "workers": 1} | options
         job = make_job(root, on=ON, types=("BIGINT", "BIGINT"), window={"within": f"{WITHIN}s"}, watermark="1s", **given)
         spec = job.manifest.spec
-        limits = spec.workers.model_copy(update={"max": most})
+        limits = spec.workers.model_copy(update={"max": most, "floor": floor})
         manifest = job.manifest.model_copy(update={"spec": spec.model_copy(update={"workers": limits})})
         streams = tuple(replace(stream, expected_rate=rate) for stream in job.streams)
         self.job = replace(job, max_workers=most, manifest=manifest, streams=streams)
@@ -170,6 +171,12 @@ def test_workers_are_removed_down_to_the_floor(floor: str, tmp_path: Path) -> No
     assert again.all()
     assert again.driver.checkpoint.plan.first_workers == first
     assert len(again.driver.utilization()) == (first if floor == "initial" else 1)
+
+
+def test_the_least_number_for_the_time_being_holds(tmp_path: Path) -> None:
+    run = Run(tmp_path, (stream([20] * 12, 1), stream([20] * 12, 2)), floor=3)
+    run.all()
+    assert len(run.driver.utilization()) == 3
 
 
 def put(run: Run, workers: int) -> None:
