@@ -1354,7 +1354,7 @@ def test_the_ledger_is_bounded_and_one_that_cannot_be_read_is_begun_anew() -> No
     text = world.cluster.objects["ConfigMap", "default", names.ledger_name("one")]["data"][children.LEDGER_KEY]
     assert len(text) <= MOST_BYTES
     assert len(world.ledger) > 10
-    for broken in ({}, {"ledger": 1}, {"ledger": {"version": 99}, "failed": {}, "core": None}):
+    for broken in ({}, {"ledger": 1}, {"ledger": {"version": 99}, "core": None}):
         assert len(Scaler(broken).autoscaler.ledger) == 0
 
 

@@ -193,9 +193,7 @@ def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
             written["decisions"] = before["decisions"]
     else:
         recent = scaler.autoscaler.recent(int(plan["generation"]), DECISIONS)
-        shown = [
-            _decision(record, became, scaler.autoscaler.why_failed(record) if became == "Failed" else None) for record, became in recent
-        ]
+        shown = [_decision(record, became, record.failed if became == "Failed" else None) for record, became in recent]
         if shown:
             written["decisions"] = shown
     last: Object = before.get("cost") or {}

@@ -81,8 +81,6 @@ class Autoscaler:
         """The generation of the plan that was put, or waits for workers that had not come, and neither runs yet nor was given up."""
         self._vain: str | None = None
         """Why the last plan was given up; None: another one has been made since, or runs."""
-        self._failed: dict[float, str] = {}
-        """By when a decision was first made, why its plan does not run."""
         self._reordered_at = -math.inf
         """When the driver has last changed how streams meet, as far as it is noted down."""
 
@@ -90,11 +88,8 @@ class Autoscaler:
 
     def document(self) -> dict[str, Any]:
         """All that is to survive this process, as plain data."""
-        known = {record.first_at for record in self.ledger}
-        self._failed = {at: text for at, text in self._failed.items() if at in known}
         return {
             "ledger": self.ledger.to_json(),
-            "failed": {str(at): text for at, text in self._failed.items()},
             "core": self._saved if self.core is None else self.core.to_json(),
             "reordered": self._reordered_at if math.isfinite(self._reordered_at) else None,
         }
@@ -103,9 +98,8 @@ class Autoscaler:
         """Take over what :meth:`document` gave, as another process has written it. Raises ValueError, KeyError or TypeError where it cannot
         be read, and changes nothing."""
         ledger, saved = Ledger.from_json(stored["ledger"]), stored["core"]
-        failed = {float(at): str(text) for at, text in dict(stored["failed"]).items()}
         self._reordered_at = float(stored.get("reordered") or "-inf")
-        self.ledger, self._failed, self._saved = ledger, failed, saved
+        self.ledger, self._saved = ledger, saved
         self.was_stored()
 
     def was_stored(self) -> None:
@@ -298,9 +292,8 @@ class Autoscaler:
         self.pause.begin(now)
 
     def _fail(self, record: Record | None, why: str) -> None:
-        if record is not None and self._failed.get(record.first_at) != why[:500]:
-            self._failed[record.first_at] = why[:500]
-            self.is_new = True
+        if record is not None and record.failed != why[:500]:
+            record.failed, self.is_new = why[:500], True
 
     def _note(self, realised: Realised) -> Record | None:
         self._realised, noted = realised, self.ledger.realised(realised)
@@ -350,16 +343,13 @@ class Autoscaler:
         told = [record for record in self.ledger if record.decision.is_told and record.decision.kind is not Kind.REORDER][-most:]
         return [(record, self._became(record, generation)) for record in told]
 
-    def why_failed(self, record: Record) -> str | None:
-        return self._failed.get(record.first_at)
-
     def _became(self, record: Record, generation: int) -> str:
         if record.decision.mode is Mode.RECOMMEND:
             return "Recommended"
         is_recall = record.decision.kind is Kind.DEALLOCATE and record.decision.target == record.decision.workers
         if record.realised is not None or record.decision.kind is Kind.HOLD or is_recall:
             return "Applied"  # a limit that calls for no other plan holds at once
-        if record.first_at in self._failed:
+        if record.failed is not None:
             return "Failed"
         return "Decided" if record.decision.generation == generation else "Superseded"
 

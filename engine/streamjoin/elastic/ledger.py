@@ -47,6 +47,8 @@ class Record:
     last_at: float
     count: int = 1
     realised: Realised | None = None
+    failed: str | None = None
+    """Why its plan does not run, where one was refused or given up."""
 
 
 class Ledger:
@@ -132,7 +134,7 @@ class Ledger:
             before, after = self._records[index - 1], self._records[index]
             if before.realised is None and before.decision.signature == after.decision.signature:
                 before.count += after.count
-                before.last_at, before.realised = after.last_at, after.realised
+                before.last_at, before.realised, before.failed = after.last_at, after.realised, after.failed or before.failed
                 if after.decision.kind is Kind.HOLD:
                     before.decision = after.decision
                 del self._records[index]
@@ -152,6 +154,7 @@ class Ledger:
                     "realised": None
                     if record.realised is None
                     else {name: getattr(record.realised, name) for name in record.realised.__slots__},
+                    "failed": record.failed,
                 }
                 for record in self._records
             ],
@@ -167,7 +170,8 @@ class Ledger:
             ledger.forgotten = data["forgotten"]
             for one in data["records"]:
                 realised = None if one["realised"] is None else Realised(**one["realised"])
-                ledger._records.append(Record(Decision.from_json(one["decision"]), one["first_at"], one["last_at"], one["count"], realised))
+                times = one["first_at"], one["last_at"], one["count"]
+                ledger._records.append(Record(Decision.from_json(one["decision"]), *times, realised, one.get("failed")))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the ledger cannot be read ({type(error).__name__}: {error}); remove it to begin anew") from error
         return ledger
