@@ -80,9 +80,7 @@ BUDGET = _kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICY = _kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 JOB = _kind("batch/v1", "jobs", "Job")
 LEASE = _kind("coordination.k8s.io/v1", "leases", "Lease")
-VALIDATING = _kind(
-    "admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False
-)
+VALIDATING = _kind("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False)
 POD_MONITOR = _kind("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
 KINDS = {
     kind.kind: kind

@@ -241,7 +241,7 @@ class Autoscaler:
         decision = core.decide(now, probe)
         if found.lacking is not None and decision.reason not in (Reason.PAUSED, Reason.OFF, Reason.MIGRATING):
             decision = _held(decision, found.lacking)
-        elif probe.was_asked:
+        elif probe.was_asked or decision.enforced:  # what is put is judged now, not in a pass before
             shed = 0.0 if decision.inputs is None else decision.inputs.shed_fraction or 0.0
             forecast = self._reusable_forecast(found.unchanged_for) or await ports.forecast(shed)
             self._forecast = forecast if isinstance(forecast, PlannedForecast) else None
