@@ -14,7 +14,7 @@ import pytest
 
 from streamjoin.runner import archive as making
 from streamjoin.runner import classes
-from waiting import wait_for
+from waiting import PATIENCE_SECONDS, wait_for
 
 PROGRAM = """#!/bin/sh
 echo "$$ $(ps -o ni= -o ppid= -p $$) $*" >> {directory}/started
@@ -129,7 +129,9 @@ with socket.create_connection(server.server_address):
     [("ConnectionResetError(104, 'reset')", False), ("BrokenPipeError()", False), ("EOFError()", False), ("ValueError('token')", True)],
 )
 def test_java_s_end_is_no_error_of_the_server_of_accumulators_and_all_else_is(error: str, is_told: bool) -> None:
-    done = subprocess.run([sys.executable, "-c", SERVER.format(error=error)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", SERVER.format(error=error)], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert ("Traceback" in done.stderr) == is_told
 
 
@@ -155,6 +157,6 @@ server.shutdown()
 @pytest.mark.parametrize("how", ["expected", "as PySpark has it"])
 def test_java_that_leaves_without_the_last_answer_is_not_told_of(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LEAVING, str(tmp_path / "socket"), how]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     assert ("ConnectionResetError" in done.stderr) == (how != "expected"), done.stderr
     assert done.stderr == "" or how != "expected"

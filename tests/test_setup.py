@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 UV = """
 import os, pathlib, sys
@@ -62,7 +64,7 @@ class Clone:
     def setup(self, *extras: str, rc: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(self.root / "tools" / "setup.py"), *extras]
         variables = {**os.environ, "PATH": f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}", **environment}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
         assert done.returncode == rc, done.stderr
         return done
 
@@ -182,7 +184,7 @@ def test_without_uv_pip_brings_one_and_its_settings_are_uv_s(clone: Clone) -> No
 
 
 def test_every_target_brings_the_extras_that_it_needs() -> None:
-    listed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    listed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS).stdout
     targets = {found[1]: found[2].split() for found in re.finditer(r"^([a-z0-9-]+): (.*)$", listed, re.MULTILINE)}
     recipes = (ROOT / "Makefile").read_text()
     assert targets["demo"] == ["setup"]

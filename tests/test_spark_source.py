@@ -22,7 +22,8 @@ from streamjoin.results.archive import Archive
 from streamjoin.results.reader import list_snapshots
 from streamjoin.spark import StreamJoinSource
 from streamjoin.state.storage import ObjectStorage
-from user_spark import user_session
+from user_spark import Started, user_session
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.spark
 ROWS = 1000
@@ -179,8 +180,8 @@ def test_a_stream_gives_each_snapshot_once_over_restarts(spark: Any, tmp_path: P
     batches: list[tuple[int, list[Any]]] = []
 
     def run_available(**options: Any) -> None:
-        query = write_stream(spark, tmp_path, batches, **options).trigger(availableNow=True).start()
-        assert query.awaitTermination(180)
+        query = Started(write_stream(spark, tmp_path, batches, **options).trigger(availableNow=True).start)
+        assert query.awaitTermination(PATIENCE_SECONDS)
 
     run_available(maxRowsPerTrigger=700)
     assert len(batches) > 1, "as many batches as the rows need"
@@ -188,7 +189,7 @@ def test_a_stream_gives_each_snapshot_once_over_restarts(spark: Any, tmp_path: P
     feed(tmp_path, 1)
     run_available()
     feed(tmp_path, 2)
-    query = write_stream(spark, tmp_path, batches).trigger(processingTime="50 milliseconds").start()
+    query = Started(write_stream(spark, tmp_path, batches).trigger(processingTime="50 milliseconds").start)
     try:
         query.processAllAvailable()
     finally:
@@ -210,12 +211,12 @@ def test_a_batch_that_spark_had_planned_and_not_done_has_the_same_rows(spark: An
         raise RuntimeError("the sink is down")
 
     stream = spark.readStream.format("streamjoin").option("manifest", str(tmp_path / "join.yaml")).load()
-    query = stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "spark")).start()
+    query = Started(stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "spark")).start)
     with pytest.raises(Exception, match="the sink is down"):
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_SECONDS)
     feed(tmp_path, 1)  # more comes, and files are merged
     batches: list[tuple[int, list[Any]]] = []
-    assert write_stream(spark, tmp_path, batches).trigger(availableNow=True).start().awaitTermination(180)
+    assert Started(write_stream(spark, tmp_path, batches).trigger(availableNow=True).start).awaitTermination(PATIENCE_SECONDS)
     assert (batches[0][0], counted(batches[0][1])) == failed[0]
     assert counted([row for _, rows in batches for row in rows]) == answered(tmp_path, ALL)
 
@@ -227,8 +228,8 @@ def test_a_stream_may_begin_with_what_comes_next_or_with_a_snapshot(spark: Any, 
         batches: list[tuple[int, list[Any]]] = []
         stream = spark.readStream.format("streamjoin").options(manifest=str(joined / "join.yaml"), startingSnapshot=starting).load()
         writing = stream.writeStream.foreachBatch(lambda batch, number, batches=batches: batches.append((number, batch.collect())))
-        query = writing.option("checkpointLocation", str(tmp_path / starting)).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        query = Started(writing.option("checkpointLocation", str(tmp_path / starting)).trigger(availableNow=True).start)
+        assert query.awaitTermination(PATIENCE_SECONDS)
         assert {row["_snapshot"] for _, rows in batches for row in rows} == expected
 
 

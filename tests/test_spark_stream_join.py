@@ -32,7 +32,7 @@ from streamjoin.io import staged
 from streamjoin.language.join_type import JoinType
 from streamjoin.spark import join, running
 from streamjoin.state.storage import ObjectStorage
-from user_spark import user_session
+from user_spark import Started, user_session
 from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.spark
@@ -110,10 +110,10 @@ class Taken:
     def __init__(self) -> None:
         self.batches: dict[int, list[Any]] = {}
 
-    def start(self, pairs: Any, root: Path, **trigger: Any) -> Any:
+    def start(self, pairs: Any, root: Path, **trigger: Any) -> Started:
         writing = pairs.writeStream.foreachBatch(lambda batch, number: self.batches.update({number: batch.collect()}))
         writing = writing.option("checkpointLocation", str(root / "sink"))
-        return (writing.trigger(**trigger) if trigger else writing).start()
+        return Started((writing.trigger(**trigger) if trigger else writing).start)
 
     @property
     def rows(self) -> Counter[str]:
@@ -262,14 +262,14 @@ def test_workers_that_are_killed_lose_nothing_and_a_silent_side_need_not_be_wait
     try:
         for number in range(1, 4):
             pair.left.feed(rows_of(draw, 100 * number, 20))
-            pids = wait_for("two workers", lambda: len(found := pids_of(tmp_path)) == 2 and found)
+            pids = wait_for("two workers", lambda: query.goes_on() and len(found := pids_of(tmp_path)) == 2 and found)
             os.kill(draw.choice(sorted(pids.values())), signal.SIGKILL)
-            wait_for("another in its place", lambda before=pids: len(found := pids_of(tmp_path)) == 2 and found != before)
+            wait_for("another", lambda before=pids: query.goes_on() and len(found := pids_of(tmp_path)) == 2 and found != before)
         expected = pair.expected(NEAR, "anti", 1)
 
         def have_come() -> bool:
             pair.left.end(next(hours))
-            return pair.taken.rows.total() >= expected.total()
+            return query.goes_on() and pair.taken.rows.total() >= expected.total()
 
         wait_for("what has no partner", have_come)
         assert pair.taken.rows == expected

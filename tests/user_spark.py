@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,3 +39,43 @@ def user_session(name: str, warehouse: Path, *, partitions: int) -> Iterator[Any
         session.stop()
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
         gateway.shutdown()  # other tests start a Java with settings of their own
+
+
+class Started:
+    """A streaming query. It is begun again where a Python of Spark's own, which reads a source, had not started within the ten seconds that
+    Spark gives it (``PythonWorkerFactory``; no setting changes that): a busy machine may need more.
+    """
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin, self._query = begin, begin()
+
+    def stop(self) -> None:
+        self._query.stop()
+
+    def processAllAvailable(self) -> None:
+        self._until_begun(lambda: self._query.processAllAvailable())
+
+    def awaitTermination(self, timeout: float) -> bool:
+        return bool(self._until_begun(lambda: self._query.awaitTermination(timeout)))
+
+    def goes_on(self) -> bool:
+        """Raises what it has failed of."""
+
+        def look() -> bool:
+            failure = self._query.exception()
+            if failure is not None:
+                raise failure
+            return True
+
+        return bool(self._until_begun(look))
+
+    def _until_begun(self, do: Callable[[], Any]) -> Any:
+        from pyspark.errors import StreamingQueryException
+
+        while True:
+            try:
+                return do()
+            except StreamingQueryException as failure:
+                if "Python worker failed to connect back" not in str(failure):
+                    raise
+                self._query = self._begin()
