@@ -19,7 +19,7 @@ setup: ## Make .venv with Spark and, where none is found, Java
 	@$(PYTHON) tools/setup.py
 
 setup-test: ## Add all that tests and checks of style and types need
-	@$(PYTHON) tools/setup.py dev tables cassandra protobuf docs examples release research
+	@$(PYTHON) tools/setup.py dev tables cassandra protobuf otel docs examples release research
 
 setup-%:
 	@$(PYTHON) tools/setup.py $*

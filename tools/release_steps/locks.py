@@ -28,7 +28,7 @@ from release_steps.failure import ROOT, ReleaseError, program, run
 DIRECTORY = "locks"
 BUILD = "build"
 DEVELOPER = "developer"
-IMAGES = {"engine": ("cassandra", "engine", "protobuf", "tables"), "operator": ("operator",)}
+IMAGES = {"engine": ("cassandra", "engine", "otel", "protobuf", "tables"), "operator": ("operator",)}
 """By image, its extras in pyproject.toml. What tables need is installed with the engine's, and becomes a layer of its own."""
 RELEASED = (*IMAGES, BUILD)
 """Those of what users get: with hashes, and asked about in scans."""

@@ -19,6 +19,7 @@ from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.serve.observer import Observer
 from streamjoin.serve.scaler import Scaler
+from streamjoin.serve.traces import TracesUnavailableError, traces_of
 from streamjoin.state.storage import ObjectStorage
 
 
@@ -37,6 +38,11 @@ class Execution:
             raise failure_of(error, traceback.format_exc(), log_directory) from error
         self.observers: list[Observer] = []
         """Who else is to be told of steps and decisions: before the autoscaler acts."""
+        try:
+            traces = traces_of(job.name)
+            self.observers += [traces] if traces is not None else []
+        except TracesUnavailableError as missing:
+            tell(Notice(f"warning: {missing}"))
         self.scaler: Scaler | None = None
         if elastic:
             parts = (job, self.driver, storage)
