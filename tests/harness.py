@@ -204,7 +204,8 @@ def make_batch(rows: Sequence[tuple[int, Any, int, int]], key_type: pa.DataType)
 
 
 def driver_for(job: Job, inputs: Sequence[Input | None], storage: Storage, runner: Any, **options: Any) -> Driver:
-    """``inputs``: None for a stream of results."""
+    """``inputs``: None for a stream of results; those that the manifest does not have (``outer_joins``) have none."""
+    inputs = (*inputs, *[None] * (len(job.streams) - len(inputs)))
     own: Sequence[Any] = make_sources(job, storage) if None in inputs else inputs
     sources = tuple(source if one is None else one.source() for source, one in zip(own, inputs, strict=True))
     return Driver(job, storage, runner, sources=sources, **options)

@@ -721,7 +721,7 @@ class Operator(main.Operator):
         global began
         steps.append(step)
         if step == "ledger" and began is None:
-            newest = [list(memo.scaler.ledger)[-1] for memo in self.reconciler.seen.memos.values() if memo.scaler is not None]
+            newest = [list(memo.scaler.autoscaler.ledger)[-1] for memo in self.reconciler.seen.memos.values() if memo.scaler is not None]
             if any(record.decision.kind.value != "HOLD" and record.decision.target == 1 and not record.realised for record in newest):
                 began = len(steps)
         if began is not None and len(steps) == began + after and not killed.exists():

@@ -51,7 +51,7 @@ def test_tuples_may_lie_in_more_places_than_the_manifest_alone_says(kind: str, s
 
 def test_a_join_that_has_keys_of_its_own_goes_and_tuples_lie_by_fewer(tmp_path: Path) -> None:
     """Workers are not counted by places that are no more, before the first epoch without the join."""
-    features = Features(streams=(3,), joins=(3,), over="some", windows=("time",), models=("adsp",), epochs=(8,))
+    features = Features(streams=(3,), joins=(3,), over="some", windows=("time",), types_of_many=("inner",), models=("adsp",), epochs=(8,))
     case = next(each for each in (drawn(features, seed) for seed in itertools.count()) if len(each.joins[0].over) == 3)
     for joins, epochs in (([join.name for join in case.joins], 3), (["j0"], 2)):
         job = make_job(tmp_path, **case.options(tmp_path, joins))

@@ -121,7 +121,6 @@ def run(case: Case, root: Path, rng: random.Random, storage: type[ObjectStorage]
 
     for until, joins in case.stages:
         since, job = records_of(root, case), job_of(case, root, counts, joins)
-        inputs = (*case.inputs, *[None] * (len(job.streams) - len(case.inputs)))  # others read what comes of outer joins of two
         if len(joins) > 1 and len(case.stages) == 1 and len(case.streams) == 2:
             layout = rng.choice(job.layouts)
             assert layout.main.keys or case.shared != ("k", BOUNDING), "these conditions bound the same keys"
@@ -130,14 +129,14 @@ def run(case: Case, root: Path, rng: random.Random, storage: type[ObjectStorage]
         counts["came"] += len(set(joins) - set(before)) if before else 0
         counts["went"] += len(set(before) - set(joins))
         run_with_faults(
-            elastic(job) if case.faults else job, inputs, root, rng, counts,
+            elastic(job) if case.faults else job, case.inputs, root, rng, counts,
             faults=case.faults, storage=storage, until=until, between=between, clock=clock,
         )  # fmt: skip
         spans |= {name: (spans[name][0] if name in spans else since, records_of(root, case)) for name in joins}
         before = joins
     if rng.random() < 0.25:  # another driver finds nothing to do, and the same output
         counts["run again"] += 1
-        assert run_all(driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner())) == [], label
+        assert run_all(driver_for(job, case.inputs, ObjectStorage(str(root / "state")), InlineRunner())) == [], label
     check_output(case, root, label, counts, history, spans if len(case.stages) > 1 else None)
     counts[f"levels {len(case.joins)}"] += 1
     entry = read_latest(ObjectStorage(str(root / "state")))
