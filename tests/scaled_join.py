@@ -19,8 +19,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import make_plan
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import SideStatistics, Statistics, loads
-from streamjoin.scheme.tiling import Scheme
-from streamjoin.serve.wishes import same_cut
+from streamjoin.scheme.tiling import Scheme, same_cut
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Report, distrust, measure
 

@@ -25,8 +25,7 @@ from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.decision import Reason as Why
 from streamjoin.elastic.ledger import Ledger
 from streamjoin.elastic.settings import Mode
-from streamjoin.scheme.tiling import Scheme
-from streamjoin.serve.wishes import same_cut
+from streamjoin.scheme.tiling import Scheme, same_cut
 from streamjoin_operator import children, cost, names, plugin
 from streamjoin_operator.api import NODE, ApiError
 from streamjoin_operator.autoscale import MOST_BYTES, Scaler, progress_of

@@ -136,6 +136,10 @@ print(mapping.assign(matrix), mapping.assign(mapping.Overlap(matrix.shape, old, 
 holders = factors.Holders(2, numpy.arange(3), numpy.arange(2))
 three = factors.Holders(3, numpy.arange(4), numpy.arange(3))
 print(factors.Factors.of(holders, three, old, new, matrix[old, new]).best(1)[2].tolist())
+import os
+from streamjoin.serve.traces import traces_of
+os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://localhost:9"
+print(traces_of("one") is not None)
 print([name for name in sys.modules if name in ("numba", "llvmlite", "pandas", "grpc", "scipy.linalg", "scipy.special")])
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in {absent!r} else find(name, *more)    # as where it is not
@@ -147,7 +151,7 @@ for arguments in (["run", {str(ROOT / "examples" / "demo.yaml")!r}, "--picture",
         print(end.code)
 """
     done = run_without(absent, program, tmp_path, ROOT / "engine")
-    assert done.stdout == "(1, 0, None) (1, 0, None)\n[5.0, 4.0]\n[]\n2\n2\n", done.stderr
+    assert done.stdout == "(1, 0, None) (1, 0, None)\n[5.0, 4.0]\nTrue\n[]\n2\n2\n", done.stderr
     assert "delta.yaml: spec.joins[0].output.sink.delta: needs the package deltalake, which is not installed; in pods remove" in done.stderr
     assert "'run.png' cannot be drawn without matplotlib, which images leave out; pip install 'streamjoin[engine]'" in done.stderr
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -454,3 +454,13 @@ def _reached(left: _Axis, right: _Axis, main: MainPredicate) -> tuple[np.ndarray
         if high is not None:
             last[number] = bisect_right(right.bounds, high)
     return first, last
+
+
+def same_cut(one: Scheme, other: Scheme) -> bool:
+    """Whether these are the same areas shared out in the same way, however the tasks are numbered. O(areas)."""
+    if (one.model, one.tasks, len(one.areas)) != (other.model, other.tasks, len(other.areas)):
+        return False
+    pairs = list(zip(one.areas, other.areas, strict=True))
+    numbers = {(mine.task, theirs.task) for mine, theirs in pairs}
+    alike = all(replace(mine, task=0) == replace(theirs, task=0) for mine, theirs in pairs)
+    return alike and len({mine for mine, _ in numbers}) == len({theirs for _, theirs in numbers}) == len(numbers)

@@ -22,7 +22,7 @@ from streamjoin.elastic.planner import Planned, overfull
 from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
-from streamjoin.scheme.tiling import Scheme
+from streamjoin.scheme.tiling import Scheme, same_cut
 from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.live import NO_STORE, Board
 from streamjoin.serve.messages import (
@@ -43,7 +43,7 @@ from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
 from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.scaler import Scaler
-from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers, same_cut
+from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers
 
 if TYPE_CHECKING:
     from streamjoin.controlplane.driver import Driver

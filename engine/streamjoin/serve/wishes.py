@@ -53,13 +53,3 @@ def mapped_plan(status: PlanStatus, statistics: Statistics, generation: int, sch
     there are fewer goes by ``placement``. Its tasks are numbered anew."""
     after, keep = map_tasks(status.scheme, scheme, statistics, placement)
     return Plan(generation, after, keep)
-
-
-def same_cut(one: Scheme, other: Scheme) -> bool:
-    """Whether these are the same areas shared out in the same way, however the tasks are numbered. O(areas)."""
-    if (one.model, one.tasks, len(one.areas)) != (other.model, other.tasks, len(other.areas)):
-        return False
-    pairs = list(zip(one.areas, other.areas, strict=True))
-    numbers = {(mine.task, theirs.task) for mine, theirs in pairs}
-    alike = all(replace(mine, task=0) == replace(theirs, task=0) for mine, theirs in pairs)
-    return alike and len({mine for mine, _ in numbers}) == len({theirs for _, theirs in numbers}) == len(numbers)
