@@ -136,26 +136,32 @@ def registered(server: ApiServer, url: str, authority: bytes, namespace: str, be
         server.admin.delete(f"{WEBHOOKS}/{before}{namespace}")
 
 
+def wrong_in(cluster: Cluster) -> Object:
+    return {**streamjoin(**wrong()), "metadata": {"name": "one", "namespace": cluster.namespace}}
+
+
+def is_asked(cluster: Cluster) -> bool:
+    """Whether the API server asks the webhook, and so refuses what is wrong."""
+    try:
+        cluster.admin.create(cluster.streamjoins, wrong_in(cluster), dryRun="All")
+    except ApiError as error:
+        return "denied the request" in str(error)
+    return False
+
+
 @pytest.mark.apiserver
 def test_kubectl_apply_of_wrong_sql_is_refused_and_without_an_answer_it_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     Authority(tmp_path).issue("localhost")
-    body = {**streamjoin(**wrong()), "metadata": {"name": "one", "namespace": cluster.namespace}}
+    body = wrong_in(cluster)
 
     def apply() -> str:
         done = cluster.server.kubectl("apply", "-f", "-", stdin=json.dumps(body), check=False)
         return done.stdout + done.stderr
 
-    def is_asked() -> bool:
-        try:
-            cluster.admin.create(cluster.streamjoins, body, dryRun="All")
-        except ApiError as error:
-            return "denied the request" in str(error)
-        return False
-
     with serving(tmp_path) as server:
         authority = (tmp_path / "ca.crt").read_bytes()
         with registered(cluster.server, of(server), authority, cluster.namespace):
-            wait_for("the API server asks", is_asked)
+            wait_for("the API server asks", lambda: is_asked(cluster))
             said = apply()
             assert 'denied the request: spec.joins[0].output.where: "orders.amount >" is refused: cannot parse' in said
             assert not cluster.admin.exists(f"{cluster.streamjoins}/one")
@@ -165,8 +171,10 @@ def test_kubectl_apply_of_wrong_sql_is_refused_and_without_an_answer_it_is_taken
 
 @pytest.mark.apiserver
 def test_the_operator_makes_the_certificate_and_renews_it_while_both_are_trusted(cluster: Cluster, tmp_path: Path) -> None:
-    body = {**streamjoin(**wrong()), "metadata": {"name": "one", "namespace": cluster.namespace}}
     today = datetime.datetime.now(datetime.UTC)
+
+    def secret() -> Object:
+        return dict(cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook"))
 
     def renew(now: datetime.datetime) -> str:
         """The certificate that the Secret has then."""
@@ -179,21 +187,12 @@ def test_the_operator_makes_the_certificate_and_renews_it_while_both_are_trusted
                 await api.close()
 
         asyncio.run(once())
-        data = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")["data"]
-        return base64.b64decode(data["tls.crt"]).decode()
+        return base64.b64decode(secret()["data"]["tls.crt"]).decode()
 
     def mounted() -> None:
         """What a node does with a Secret."""
-        data = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")["data"]
-        for name, value in data.items():
+        for name, value in secret()["data"].items():
             (tmp_path / name).write_bytes(base64.b64decode(value))
-
-    def is_asked() -> bool:
-        try:
-            cluster.admin.create(cluster.streamjoins, body, dryRun="All")
-        except ApiError as error:
-            return "denied the request" in str(error)
-        return False
 
     def trusted() -> list[str]:
         (hook,) = cluster.admin.get(f"{WEBHOOKS}/hook-{cluster.namespace}")["webhooks"]
@@ -205,16 +204,15 @@ def test_the_operator_makes_the_certificate_and_renews_it_while_both_are_trusted
         registered(cluster.server, of(server), b"", cluster.namespace, "hook-"),
     ):
         first = renew(today - datetime.timedelta(days=300))
-        assert not is_asked(), "the pods do not have it yet"
+        assert not is_asked(cluster), "the pods do not have it yet"
         mounted()
-        wait_for("the API server asks", is_asked)
+        wait_for("the API server asks", lambda: is_asked(cluster))
         assert renew(today - datetime.timedelta(days=100)) == first
         second = renew(today)
         assert trusted() == [second, first], "pods show the first one still"
-        wait_for("the API server asks", is_asked)
+        wait_for("the API server asks", lambda: is_asked(cluster))
         mounted()
-        wait_for("the API server asks", is_asked)
+        wait_for("the API server asks", lambda: is_asked(cluster))
         third = renew(today + datetime.timedelta(days=300))
         assert trusted() == [third, second], "the first one has ended"
-        secret = cluster.admin.get(f"/api/v1/namespaces/{cluster.namespace}/secrets/hook")
-        assert secret["metadata"]["ownerReferences"][0]["kind"] == "ValidatingWebhookConfiguration"
+        assert secret()["metadata"]["ownerReferences"][0]["kind"] == "ValidatingWebhookConfiguration"

@@ -15,11 +15,9 @@ import base64
 import datetime
 import logging
 import ssl
-from typing import Any
 
-from streamjoin_operator.api import SECRET, VALIDATING, Api, ApiError
+from streamjoin_operator.api import SECRET, VALIDATING, Api, ApiError, Object
 
-Object = dict[str, Any]
 LASTS, RENEWED = datetime.timedelta(days=365), datetime.timedelta(days=120)
 """A certificate's life, and the rest of it with which another is made."""
 EVERY_SECONDS, AGAIN_SECONDS = 3600.0, 30.0

@@ -17,6 +17,11 @@
 {{- printf "%s-admission" (include "operator.fullname" . | trunc 53 | trimSuffix "-") }}
 {{- end }}
 
+{{/* Whether the operator makes the webhook's certificate; empty: somebody else does, or there is no webhook. */}}
+{{- define "operator.certifies" -}}
+{{- if and .Values.admission.enabled (not (or .Values.admission.secretName .Values.admission.certManager)) }}yes{{ end }}
+{{- end }}
+
 {{- define "operator.selector" -}}
 app.kubernetes.io/name: {{ include "operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

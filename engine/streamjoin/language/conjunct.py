@@ -21,7 +21,7 @@ from streamjoin.language.literals import negated
 from streamjoin.language.predicate import Encoding, KeyExpression
 from streamjoin.language.render import render
 from streamjoin.language.statements import SLACK, Band, Differ, Equal, Reading, Statement, UnusableError, band_of, float_key, key_sql
-from streamjoin.language.tree import COMPARISONS, Call, Literal, Node, Reference, walk
+from streamjoin.language.tree import COMPARISONS, Call, Literal, Node, streams_read
 from streamjoin.language.types import BINARY, BOOLEAN, DOUBLE, INTERVAL, STRING, is_float
 
 _FLIPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -45,7 +45,7 @@ class ConjunctReader:
         for function, first, second in comparisons:
             statement = None
             try:
-                if self._streams(first, second) != set(self._names):
+                if streams_read(first, second) != set(self._names):
                     raise UnusableError("it does not compare the two streams")
                 statement = self._statement(function, first, second)
                 exact.append(statement)
@@ -59,17 +59,14 @@ class ConjunctReader:
             reading.complete = False
         return reading
 
-    def _streams(self, *nodes: Node) -> set[str]:
-        return {part.stream for node in nodes for part in walk(node) if isinstance(part, Reference)}
-
     def _side(self, node: Node) -> int | None:
         """0: it reads the left stream alone, 1: the right alone, None: both or neither."""
-        streams = self._streams(node)
+        streams = streams_read(node)
         return self._names.index(streams.pop()) if len(streams) == 1 else None
 
     def _comparisons(self, part: Node) -> list[tuple[str, Node, Node]]:
         """The comparisons that together are the conjunct."""
-        if len(self._streams(part)) < 2:
+        if len(streams_read(part)) < 2:
             raise UnusableError("it does not compare the two streams")
         function = part.function if isinstance(part, Call) else ""
         if not isinstance(part, Call) or function not in COMPARISONS | {"between", "not"}:

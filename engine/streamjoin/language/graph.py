@@ -26,7 +26,7 @@ from streamjoin.language.render import render
 from streamjoin.language.schema import Schema
 from streamjoin.language.sides import SIDES
 from streamjoin.language.sql import Expression, parse_boolean
-from streamjoin.language.tree import Literal, Node, Reference, conjunction, conjuncts, walk
+from streamjoin.language.tree import Literal, Node, conjunction, conjuncts, streams_read
 from streamjoin.language.types import BOOLEAN
 
 MOST_STREAMS = 6
@@ -112,7 +112,7 @@ class JoinGraph:
         """What can first be checked when ``stream`` comes to those joined; of one alone, what reads nothing else comes with its step."""
         names = {self.streams[number] for number in (*joined, stream)}
         before = {self.streams[number] for number in joined} if len(joined) > 1 else set[str]()
-        return tuple(check for check in self.checks if (read := _streams_of(check)) <= names and not (read and read <= before))
+        return tuple(check for check in self.checks if (read := streams_read(check.tree)) <= names and not (read and read <= before))
 
     @property
     def text(self) -> str:
@@ -142,7 +142,7 @@ def join_graphs(text: str, schemas: dict[str, Schema], *, most: int = MOST_GRAPH
     parts = [part for part in conjuncts(condition.tree) if part != Literal(True, BOOLEAN)]
     of_pair: dict[_Pair, list[Node]] = {}
     for part in parts:
-        streams = sorted({names.index(node.stream) for node in walk(part) if isinstance(node, Reference)})
+        streams = sorted(map(names.index, streams_read(part)))
         if len(streams) == 2:
             of_pair.setdefault((streams[0], streams[1]), []).append(part)
     ways = {turned: _between(turned, of_pair[pair], names, schemas) for pair in of_pair for turned in (pair, pair[::-1])}
@@ -249,7 +249,3 @@ def _connected(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         left.remove(pair)
         reached |= set(pair)
         yield pair
-
-
-def _streams_of(expression: Expression) -> set[str]:
-    return {stream for stream, _ in expression.columns}

@@ -55,6 +55,11 @@ def walk(node: Node) -> Iterator[Node]:
             stack.extend(node.arguments)
 
 
+def streams_read(*nodes: Node) -> set[str]:
+    """The names of the streams whose columns they read."""
+    return {each.stream for node in nodes for each in walk(node) if isinstance(each, Reference)}
+
+
 OPERATORS = {
     "add": "+",
     "subtract": "-",

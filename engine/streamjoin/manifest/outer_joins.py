@@ -18,7 +18,7 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.render import identifier
 from streamjoin.language.schema import Column, Schema
 from streamjoin.language.sql import Expression, parse_boolean
-from streamjoin.language.tree import Call, Node, Reference, conjunction, conjuncts, walk
+from streamjoin.language.tree import Call, Node, Reference, conjunction, conjuncts, streams_read
 from streamjoin.manifest import model, resolve
 from streamjoin.manifest.event_time import EventTime
 from streamjoin.manifest.problem import listed
@@ -49,7 +49,7 @@ def times_read(spec: model.Spec, index: int, schemas: Mapping[str, Schema]) -> f
     if not is_chain(spec, index) or spec.joins[index].window.unbounded:
         return frozenset()
     own = resolve.over(spec, index, schemas)
-    return frozenset().union(*(_event_time(spec, name, schema).columns for name, schema in own.items()))
+    return frozenset().union(*(_event_time(each, own[each.name]).columns for each in spec.streams if each.name in own))
 
 
 def expanded(spec: model.Spec, schemas: Mapping[str, Schema] | None = None) -> model.Spec:
@@ -76,9 +76,9 @@ def parts_of(condition: Expression, names: Sequence[str]) -> list[list[Node]]:
     """
     found: list[list[Node]] = [[] for _ in names]
     for part in conjuncts(condition.tree):
-        found[max([1, *(names.index(stream) for stream in _streams(part))])].append(part)
+        found[max([1, *(names.index(stream) for stream in streams_read(part))])].append(part)
     for number, parts in enumerate(found[1:], 1):
-        if not any(names[number] in _streams(part) and len(_streams(part)) > 1 for part in parts):
+        if not any(names[number] in streams_read(part) and len(streams_read(part)) > 1 for part in parts):
             raise SqlError(
                 f"no part of it compares {names[number]} with {listed(names[:number], 'or')}, and an outer join joins each stream to those"
                 " before it",
@@ -122,7 +122,8 @@ class _Chain:
         side, kind, last = self._of_stream(0), JoinType(self._join.type), len(self._names) - 1
         for number in range(1, last + 1):
             new = self._of_stream(number)
-            parts = [_moved(part, {**side.columns, **new.columns}) for part in self._parts[number]]
+            columns = {**side.columns, **new.columns}
+            parts = [_moved(part, columns) for part in self._parts[number]]
             condition = Expression.of(conjunction(parts)).sql
             if number > 1 and self._is_of_time:
                 condition = f"({condition}) AND {new.at} <= {side.until}"
@@ -132,11 +133,11 @@ class _Chain:
                 "window": self._window({side.name: side.span, new.name: new.span}),
             }
             if number < last:
-                side, select = self._joined(side, new, number)
+                side, select = self._joined(side, new, columns, number)
                 made |= {"name": side.name, "output": self._join.output.model_copy(update=_reads(select))}
                 streams.append(self._stream(side))
             else:
-                made["output"] = self._written({**side.columns, **new.columns})
+                made["output"] = self._written(columns)
             yield self._join.model_copy(update=made)
 
     def _of_stream(self, number: int) -> _Side:
@@ -145,18 +146,18 @@ class _Chain:
         columns = {(name, column.name): Reference(name, column.name, column.type) for column in schema}
         if not self._is_of_time:
             return _Side(name, columns, stream.expected_rate)
-        at = begin = f"unix_micros({_event_time(self._spec, name, schema).sql})"
+        at = begin = f"unix_micros({_event_time(stream, schema).sql})"
         slide, spans = self._join.window.slide, resolve.window(self._join.window, self._names).each
         if slide is not None:
             begin = f"{at} - ({at} % {slide.micros} + {slide.micros}) % {slide.micros}"
         return _Side(name, columns, stream.expected_rate, spans[number], at, f"{begin} + {spans[number]}")
 
-    def _joined(self, side: _Side, new: _Side, number: int) -> tuple[_Side, list[str]]:
-        """The results of both, and their columns in SQL: those that later joins, and the output, read."""
+    def _joined(self, side: _Side, new: _Side, there: Mapping[tuple[str, str], Reference], number: int) -> tuple[_Side, list[str]]:
+        """The results of both, and their columns in SQL: those that later joins, and the output, read. ``there``: the columns of both."""
         name, seen, columns, select = self._free("_".join(self._names[: number + 1])), set[str](), {}, list[str]()
         read = {each for each in self._read_after(number) if each[0] in self._names[: number + 1]}
         for stream, column in sorted(read):
-            value = (side.columns | new.columns)[stream, column]  # type: ignore[operator]
+            value = there[stream, column]
             named = f"{stream}_{column}"
             while named.casefold() in seen:
                 named += "_"
@@ -216,15 +217,10 @@ def _rate(kind: JoinType, left: float | None, right: float | None) -> float | No
     return left + right if kind is JoinType.FULL else left if kind is JoinType.LEFT else right
 
 
-def _event_time(spec: model.Spec, stream: str, schema: Schema) -> Expression:
-    given = next(each.event_time for each in spec.streams if each.name == stream)
-    assert given is not None, "a window of time is over streams that have times"
-    time = resolve.event_time(given, stream, schema)
-    return Expression.of(Reference(stream, time.name, time.type)) if isinstance(time, Column) else time.expression
-
-
-def _streams(node: Node) -> set[str]:
-    return {each.stream for each in walk(node) if isinstance(each, Reference)}
+def _event_time(stream: model.Stream, schema: Schema) -> Expression:
+    assert stream.event_time is not None, "a window of time is over streams that have times"
+    time = resolve.event_time(stream.event_time, stream.name, schema)
+    return Expression.of(Reference(stream.name, time.name, time.type)) if isinstance(time, Column) else time.expression
 
 
 def _moved(node: Node, columns: Mapping[tuple[str, str], Reference]) -> Node:
