@@ -18,6 +18,7 @@ from chain_cases import UNBOUNDED, Case, even, random_case, stream
 from streamjoin.chain.messages import (
     Ack,
     Closed,
+    Drop,
     Effect,
     Extend,
     HandBack,
@@ -369,7 +370,7 @@ def test_expired_tuples_are_pushed_on_in_one_block_and_dropped_at_the_end() -> N
     ]
     last = Worker(lambda side: QueueStore(side, Window((1.0, 1.0))), 2, (True, False))
     handle(last, TupleBlock(LEFT, 0, tuple(LEFTS[:5])))
-    assert handle(last, Mark(RIGHT, 3.5)) == [Send(LEFT, Mark(RIGHT, 3.5)), Send(LEFT, SizeChanged(LEFT, 2))]
+    assert handle(last, Mark(RIGHT, 3.5)) == [Send(LEFT, Mark(RIGHT, 3.5)), Drop(LEFT, tuple(LEFTS[:3])), Send(LEFT, SizeChanged(LEFT, 2))]
     assert last.dropped == [3, 0]
 
 

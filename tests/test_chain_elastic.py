@@ -15,6 +15,7 @@ from chain_cases import Case, even, random_case, stream
 from streamjoin.chain.messages import (
     Ack,
     Closed,
+    Drop,
     Effect,
     Extend,
     HandBack,
@@ -150,7 +151,7 @@ def test_who_stays_sends_nothing_more_to_who_goes_and_takes_back_without_a_probe
     handle(stays, SizeChanged(LEFT, 9), TupleBlock(RIGHT, 0, (RIGHTS[0],)))
     assert handle(stays, Leave(RIGHT)) == [Send(RIGHT, Closed(RIGHT))]
     assert handle(stays, TupleBlock(LEFT, 0, tuple(LEFTS[2:]))) == [Match((LEFTS[2], RIGHTS[0])), Match((LEFTS[3], RIGHTS[0]))]
-    assert handle(stays, Mark(LEFT, math.inf)) == []
+    assert handle(stays, Mark(LEFT, math.inf)) == [Drop(RIGHT, (RIGHTS[0],))]
     assert handle(stays, HandBack(LEFT, tuple(LEFTS[:2]))) == []
     assert stays.held[LEFT].take(4) == tuple(LEFTS)
 

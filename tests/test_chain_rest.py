@@ -27,11 +27,13 @@ class Gossip:
     """Workers in a row that send each other messages at random, fewer and fewer, and watch."""
 
     def __init__(self, chance: random.Random, workers: int, watch: type[Watch] = Watch) -> None:
-        self.chance = chance
-        self.watches = [watch((at > 0, at < workers - 1)) for at in range(workers)]
+        self.chance, self.returns = chance, chance.random() < 0.5
+        self.watches = [watch((at > 0, at < workers - 1), returns=self.returns) for at in range(workers)]
         self.channels: dict[tuple[int, int], deque[str | Signal]] = {(at, side): deque() for at in range(workers) for side in SIDES}
         """By reader and the side that it reads from."""
         self.left, self.waves = chance.randint(0, 30), 0
+        self.told: list[tuple[int, int]] = []
+        """Who told a neighbour that the chain is at rest, and to which side that is."""
         for at in range(workers):
             self.say(at, chance.randint(0, 3))
             self.signal(at, self.watches[at].begin())
@@ -47,6 +49,8 @@ class Gossip:
     def signal(self, at: int, signals: Iterable[tuple[int, Signal]]) -> None:
         for side, signal in signals:
             self.waves += at == 0 and not isinstance(signal, AtRest)
+            if isinstance(signal, AtRest):
+                self.told.append((at, side))
             self.put(at, side, signal)
 
     def put(self, at: int, side: int, what: str | Signal) -> None:
@@ -63,6 +67,9 @@ class Gossip:
             else:
                 self.signal(at, self.watches[at].handle(what))
         assert all(watch.over for watch in self.watches), "all is done, and not all have heard of it"
+        last = len(self.watches) - 1
+        back = [(at, LEFT) for at in range(last, 0, -1)] if self.returns else []
+        assert self.told == [*((at, RIGHT) for at in range(last)), *back], "each is told once from either side that has something to tell"
 
 
 def test_a_chain_is_said_to_be_at_rest_when_it_is_and_not_before() -> None:

@@ -5,6 +5,7 @@ Random ones are in ``test_random_joins.py``.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from harness import SECOND, START, Far, Input, driver_for, join_of, make_batch, make_job, manifest_text, oracle, output_of, run_all
 from streamjoin.compilation import compile_job
@@ -102,19 +104,32 @@ def test_a_checkpoint_of_a_chain_takes_no_other_model_nor_that_of_another_model_
         other.start()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"join_type": "left"}, "is for joins of type inner, and spec.joins[0].type is left; choose broadcast or adsp"),
-        ({"joins": 2}, "is for one join over two streams; choose broadcast or adsp"),
-    ],
-)
-def test_what_a_chain_cannot_do_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    if "joins" in options:
-        options = {"joins": [join_of(tmp_path / name, name=name, on="l.k = r.k", window={"within": "1s"}) for name in "ab"]}
-    with pytest.raises(ManifestError) as refused:
-        load(manifest_at(tmp_path, **options))
-    assert f'spec.scheme.model: "handshake" {message}' in str(refused.value)
+def test_what_a_chain_cannot_do_is_refused(tmp_path: Path) -> None:
+    manifest = yaml.safe_load(manifest_at(tmp_path))
+    manifest["spec"]["streams"].append({**manifest["spec"]["streams"][0], "name": "m"})
+    manifest["spec"]["joins"][0]["condition"] += " AND l.k = m.k"
+    with pytest.raises(ManifestError, match=r'spec\.scheme\.model: "handshake" is for two streams, and there are 3; choose broadcast'):
+        load(json.dumps(manifest))
+
+
+def test_a_join_may_leave_a_chain_and_none_may_come(tmp_path: Path) -> None:
+    """Those that are left go on with what the chain holds; one that comes would lack the pairs of tuples that have met."""
+    inputs, storage = make_inputs(seed=5, epochs=14), ObjectStorage(str(tmp_path / "state"))
+    window = {"within": "4s"}
+    near = join_of(tmp_path / "near", name="near", on="abs(l.k - r.k) <= 1", window=window, join_type="full")
+    same = join_of(tmp_path / "same", name="same", on="l.k = r.k", window=window)
+    for joins, epochs in (([same, near], 5), ([near], 99)):
+        driver = driver_for(compile_job(load(manifest_at(tmp_path, workers=3, joins=joins))), inputs, storage, InlineRunner())
+        driver.start()
+        for _ in range(epochs):
+            if driver.step(final=epochs == 99) is None:
+                break
+        driver.stop()
+    want = oracle(inputs, (pa.int64(),) * 2, "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {4 * SECOND}", SECOND, kind="full")
+    assert output_of(tmp_path / "near") == want
+    late = driver_for(compile_job(load(manifest_at(tmp_path, workers=3, joins=[near, same]))), inputs, storage, InlineRunner())
+    with pytest.raises(CheckpointMismatch, match=r"spec\.joins: same cannot be added, as some tuples in the chain have met without it"):
+        late.start()
 
 
 def test_alpha_is_of_chains_and_has_a_bound(tmp_path: Path) -> None:

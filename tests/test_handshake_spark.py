@@ -26,7 +26,7 @@ from test_spark import start_spark
 
 CASES = how_many(6, of=2)
 SEED = os.environ.get("STREAMJOIN_SEED")
-CHAIN = Features(models=("handshake",), types=("inner",), epochs=(12,))
+CHAIN = Features(models=("handshake",), epochs=(12,))
 pytestmark = pytest.mark.spark
 
 

@@ -146,6 +146,15 @@ class TestChanges:
         assert (change.field, change.kind) == ("spec.scaling.budget.completeness", Class.RESTART)
         assert change.why == "the driver says for how long it lasts"
 
+    def test_a_join_may_leave_a_chain_and_none_may_come(self) -> None:
+        one = changed("scheme.model", "handshake")
+        (join,) = one["spec"]["joins"]
+        two = copy.deepcopy(one)
+        two["spec"]["joins"].append(join | {"name": "another", "output": {"sink": {"console": {}}}})
+        (added,), (removed,) = (classify(compared(manifest_of(a)), compared(manifest_of(b))) for a, b in ((one, two), (two, one)))
+        assert (added.kind, added.why) == (Class.REFUSED, "another is added; some tuples in the chain have met without it")
+        assert removed.kind is Class.RESTART
+
     def test_a_join_that_comes_or_goes_restarts_the_driver_and_one_that_stays_may_not_change(self) -> None:
         one = streamjoin()
         (join,) = one["spec"]["joins"]

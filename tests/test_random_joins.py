@@ -81,8 +81,11 @@ SUITES = {
         ("levels 2", "levels 3", "switches"), 300
     ),
     "chain": Suite(
-        Features(models=("handshake",), types=("inner",), epochs=(1, 3, 6, 8, 12)), 300,
-        ("switches", "failed epochs", "chain/tuple_blk", "chain/wave"), 300
+        Features(models=("handshake",)), 300, (*OF_TYPES, "switches", "failed epochs", "chain/tuple_blk", "chain/wave"), 300
+    ),
+    "several joins of a chain": Suite(
+        Features(models=("handshake",), joins=(2, 3, 4), shared=ALIKE, types=TYPES), 96,
+        (*OF_TYPES, "in one order", "lie otherwise", "switches", "failed epochs"), 300
     ),
 }  # fmt: skip
 

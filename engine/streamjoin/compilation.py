@@ -26,7 +26,7 @@ from streamjoin.manifest.snapshots import Snapshots
 from streamjoin.manifest.sources import sources_in
 from streamjoin.manifest.validate import ManifestError, Problem
 from streamjoin.scheme.capacity import tuple_bytes
-from streamjoin.scheme.models import DEFAULTS, KEYED
+from streamjoin.scheme.models import DEFAULTS, HANDSHAKE, KEYED
 from streamjoin.scheme.models import Options as SchemeOptions
 from streamjoin.snapshots.timeline import Rule
 
@@ -61,6 +61,8 @@ def compile_job(manifest: Manifest) -> Job:
     streams = tuple(_stream_job(stream, spec, schemas[stream.name], needs) for stream in spec.streams)
     if spec.scheme.model in KEYED:
         found = tuple(layout for layout in found if layout.cuts_keys)
+    elif spec.scheme.model == HANDSHAKE:  # a stream's tuples go along the chain once, for all joins
+        found = tuple(layout for layout in found if not layout.has_key_spaces)
     return Job(
         name=manifest.metadata.name,
         streams=streams,

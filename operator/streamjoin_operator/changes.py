@@ -62,6 +62,7 @@ _SOURCE = re.compile(r"spec\.streams\[(\d+)\]\.source\.(\w+)\.(\w+)")
 _SELECT = re.compile(r"spec\.streams\[\d+\]\.select.*")
 IDENTITY = "held tuples and positions in the checkpoint would no longer fit"
 CHAIN = "tuples in a chain have yet to meet: no other model goes on from what it holds, nor it from what another model does"
+MET = "some tuples in the chain have met without it"
 
 
 def _source_rules() -> Iterator[Rule]:
@@ -168,6 +169,8 @@ def _come(field: str, join: Object, value: Object, what: str) -> Change:
     name, streams = join.get("name", DEFAULT_NAME), [stream["name"] for stream in value["spec"]["streams"]]
     if outer_joins.makes_streams(join.get("type", ""), resolve.named_by(join["condition"], streams)):
         return Change(field, Class.REFUSED, f"{name} is {what}, and with it the streams of its results of two; {IDENTITY}")
+    if what == "added" and value["spec"].get("scheme", {}).get("model") == HANDSHAKE:
+        return Change(field, Class.REFUSED, f"{name} is {what}; {MET}")
     return Change(field, Class.RESTART, f"{name} is {what}")
 
 

@@ -121,4 +121,12 @@ class Match(Generic[Found]):
     found: Found
 
 
-Effect: TypeAlias = Send[Block] | Match[Found]
+@dataclass(frozen=True, slots=True)
+class Drop(Generic[Block]):
+    """Tuples of a stream leave the chain here, at its end: they have met all of the other stream that they can match."""
+
+    stream: int
+    tuples: Block
+
+
+Effect: TypeAlias = Send[Block] | Match[Found] | Drop[Block]

@@ -4,7 +4,8 @@ The four-counter method (Mattern, "Algorithms for distributed termination detect
 channels. Every worker counts the messages between workers that it has sent and received. A wave goes right and adds up these counts, and
 another one goes left, which begins when the first is over. If as many messages were received by the first wave as were sent by the second,
 the chain was at rest when the first was over; else the leftmost worker begins again. Whoever waits for a worker that is busy waits in that
-worker's queue, so waves are few where there is much to do. When the chain is at rest, all hear of it by a last message, :class:`AtRest`.
+worker's queue, so waves are few where there is much to do. When the chain is at rest, all hear of it by a last message, :class:`AtRest`,
+which comes back where workers have something to tell those on their left, too.
 
 To be used from where a worker has nothing to do but answer messages: what comes from the sources must have been handled before.
 """
@@ -31,7 +32,10 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class AtRest:
-    """The chain is at rest. It goes right."""
+    """The chain is at rest."""
+
+    goes: int = RIGHT
+    """To which side."""
 
 
 Signal: TypeAlias = Wave | AtRest
@@ -40,9 +44,9 @@ Signal: TypeAlias = Wave | AtRest
 class Watch:
     """One worker's part. Signals go to neighbours by the same channels as messages, and are not counted."""
 
-    def __init__(self, neighbours: tuple[bool, bool]) -> None:
-        """``neighbours``: whether there is a worker to the left, to the right."""
-        self._neighbours = neighbours
+    def __init__(self, neighbours: tuple[bool, bool], *, returns: bool = False) -> None:
+        """``neighbours``: whether there is a worker to the left, to the right. ``returns``: whether :class:`AtRest` comes back."""
+        self._neighbours, self._returns = neighbours, returns
         self.sent = self.received = 0
         """Messages between workers so far, to be counted before the signal that follows them is handled."""
         self.over = False
@@ -54,7 +58,7 @@ class Watch:
 
     def handle(self, signal: Signal) -> list[tuple[int, Signal]]:
         """What to send about a signal, by side. O(1)."""
-        return self._end() if isinstance(signal, AtRest) else self._go_on(signal)
+        return self._end(signal) if isinstance(signal, AtRest) else self._go_on(signal)
 
     def _go_on(self, wave: Wave) -> list[tuple[int, Signal]]:
         if wave.goes == RIGHT:
@@ -64,8 +68,10 @@ class Watch:
         wave = replace(wave, sent_after=wave.sent_after + self.sent, goes=LEFT)
         if self._neighbours[LEFT]:
             return [(LEFT, wave)]
-        return self._end() if wave.received_before == wave.sent_after else self._go_on(Wave())
+        return self._end(AtRest()) if wave.received_before == wave.sent_after else self._go_on(Wave())
 
-    def _end(self) -> list[tuple[int, Signal]]:
-        self.over = True
-        return [(RIGHT, AtRest())] if self._neighbours[RIGHT] else []
+    def _end(self, rest: AtRest) -> list[tuple[int, Signal]]:
+        if not self._neighbours[rest.goes] and self._returns:
+            rest = AtRest(LEFT)
+        self.over = rest.goes == LEFT or not self._returns
+        return [(rest.goes, rest)] if self._neighbours[rest.goes] else []

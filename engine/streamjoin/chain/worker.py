@@ -33,6 +33,7 @@ from streamjoin.chain.messages import (
     Ack,
     Block,
     Closed,
+    Drop,
     Effect,
     Extend,
     Found,
@@ -187,8 +188,8 @@ class Worker(Generic[Block, Found]):
                 # Expired tuples are one block, however many: the successor, from which the mark came, passes them on at once.
                 yield self._send(stream, due)
             else:
-                self.held[stream].take(due)
                 self.dropped[stream] += due
+                yield Drop(stream, self.held[stream].take(due))
 
     def _due(self, stream: int) -> int:
         """How many of the oldest tuples held are to go on now: those expired, or else a block, if the successor holds so many fewer."""

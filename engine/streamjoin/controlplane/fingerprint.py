@@ -119,6 +119,8 @@ def _joins(job: Job, checkpoint: Checkpoint, before: Mapping[str, str]) -> tuple
         was = {alone: was[ALONE]}
     added, removed = tuple(name for name in joins if name not in was), tuple(name for name in was if name not in joins)
     lines = [line for name in joins if name in was for line in _changed_join(job, name, was[name])]
+    if added and job.model == HANDSHAKE:
+        lines.append(f"spec.joins: {', '.join(added)} cannot be added, as some tuples in the chain have met without it")
     return JoinChanges(added, removed, alone), lines
 
 

@@ -6,6 +6,7 @@ every block that holds a tuple which may still match, exactly one token per task
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -85,8 +86,9 @@ def checkpoint_after(
         (new_marks if spec.rewrite.of_marks else new).append(made)
     if current.scheme.model == HANDSHAKE:
         blocks = _of_chain([*last.state.blocks, *new], spec.generation, reports)
+        marks = _marks_of_chain([block for block in last.state.marks if block.name not in replaced] + new_marks, blocks)
     else:
-        blocks = tuple(block for block in kept + new if block.place not in spec.ended)
+        blocks, marks = (tuple(block for block in parts if block.place not in spec.ended) for parts in (kept + new, kept_marks + new_marks))
     after = replace(
         last,
         epoch=spec.epoch,
@@ -108,7 +110,7 @@ def checkpoint_after(
         state=HeldState(
             expired=spec.expired_before,
             blocks=blocks,
-            marks=tuple(block for block in kept_marks + new_marks if block.place not in spec.ended),
+            marks=marks,
             held={report.task: report.held for report in at_work},
             held_bytes={report.task: report.held_bytes for report in at_work},
             tokens={report.task: report.token for report in at_work},
@@ -135,6 +137,14 @@ def _of_chain(known: Sequence[Block], generation: int, reports: Sequence[TaskRep
         for report in reports
         for held in report.chunks
     )
+
+
+def _marks_of_chain(marks: Iterable[Block], held: Sequence[Block]) -> tuple[Block, ...]:
+    """Those of tuples that have not all left the chain, which they do in the order in which they came. O(blocks)."""
+    oldest: dict[int, int] = {}
+    for block in held:
+        oldest[block.place] = min(block.unit_min, oldest.get(block.place, block.unit_min))
+    return tuple(block for block in marks if block.unit_max >= oldest.get(block.place, math.inf))
 
 
 def fed_after(

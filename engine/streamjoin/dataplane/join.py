@@ -29,6 +29,7 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import ipc
 
 from streamjoin.dataplane.compiled import compiled, plan_of
@@ -51,6 +52,7 @@ from streamjoin.language.sides import LEFT, SIDES
 from streamjoin.state.store import (
     HeldRun,
     JoinMarks,
+    Positions,
     PredecessorMissing,
     RunStore,
     TaskRuns,
@@ -114,10 +116,38 @@ class TaskPart(ABC):
     @abstractmethod
     def _finish(self) -> None: ...
 
-    def _stage(self, held: TaskRuns, marks: JoinMarks | None = None) -> None:
+    def _gathered(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
+        """The new tuples, by area and place. Those that can match nothing come alone at once."""
+        parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
+        for piece in pieces:
+            if piece.area == REPORT:
+                self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
+            elif piece.area == UNMATCHABLE:
+                stream = self._worker.streams[self._worker.places[piece.place].stream]
+                for join in self._worker.joins:
+                    if join.type.gives_unmatched and piece.place in join.tracked:
+                        self._write_alone(join, piece.place, ipc.read_record_batch(piece.data, stream.payload))
+            else:
+                parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
+        return parts
+
+    def _write(self, join: str, results: pa.RecordBatch, area: int | None = None) -> None:
+        """``area``: that found them, where one did."""
+        if area is not None:
+            outputs = self._report.areas[area].outputs
+            outputs[join] = outputs.get(join, 0) + results.num_rows
+        self._report.outputs[join] = self._report.outputs.get(join, 0) + results.num_rows
+        self._writes.results(join, results)
+
+    def _write_alone(self, join: JoinOperator, place: int, batch: pa.RecordBatch, rows: NDArray[np.int64] | None = None) -> None:
+        """What these rows of tuples of a place, or all, give by themselves."""
+        for results in join.alone(place, batch, rows):
+            self._write(join.name, results)
+
+    def _stage(self, held: TaskRuns, marks: JoinMarks | None = None, positions: Positions | None = None) -> None:
         """Leave these to the next epoch, and report how much they are."""
         report, places = self._report, range(len(self._worker.places))
-        self._store.stage(self._worker.config.query, self._task, self._spec.epoch, report.token, held, marks)
+        self._store.stage(self._worker.config.query, self._task, self._spec.epoch, report.token, held, marks, positions)
         report.held = tuple(_rows(held, place) for place in places)
         report.held_bytes = tuple(_nbytes(held, place) for place in places)
 
@@ -156,10 +186,10 @@ class Part(TaskPart):
                 before = marks.get(each.name, {})
                 matches = self._matches[each.name] = Matches(spec, self._plan, areas, each, config.window, before)
                 if each.type.gives_unmatched:
-                    self._write_alone(each, matches.passed(runs, fresh=False))
+                    self._write_passed(each, matches.passed(runs, fresh=False))
         self._clock.lap("open")
         self._runs = {key: unexpired(held, spec.expired_before[key[1]], report) for key, held in runs.items()}
-        new = self._gather(pieces)
+        new = {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in self._gathered(pieces).items()}
         self._clock.lap("gather")
         self._drop_indexes()
         self._fresh = {key: tuple(HeldRun(run, self._writes.block(key, run)) for run in chunks) for key, chunks in new.items()}
@@ -291,39 +321,14 @@ class Part(TaskPart):
                     if not is_last:
                         self._writes.marks(key, join.tag, parts)
                     if join.type is JoinType.SEMI:
-                        self._write_alone(join, ((key[1], part) for part in parts))
+                        self._write_passed(join, ((key[1], part) for part in parts))
             if join.type.gives_unmatched:
-                self._write_alone(join, matches.passed(self._fresh, fresh=True))
+                self._write_passed(join, matches.passed(self._fresh, fresh=True))
 
-    def _write(self, join: str, results: pa.RecordBatch, area: int | None = None) -> None:
-        """``area``: that found them, where one did."""
-        if area is not None:
-            outputs = self._report.areas[area].outputs
-            outputs[join] = outputs.get(join, 0) + results.num_rows
-        self._report.outputs[join] = self._report.outputs.get(join, 0) + results.num_rows
-        self._writes.results(join, results)
-
-    def _write_alone(self, join: JoinOperator, tuples: Iterable[tuple[int, Rows]]) -> None:
+    def _write_passed(self, join: JoinOperator, tuples: Iterable[tuple[int, Rows]]) -> None:
         """``tuples``: by place."""
         for place, (run, rows) in tuples:
-            for results in join.alone(place, run.batch, rows):
-                self._write(join.name, results)
-
-    def _gather(self, pieces: Iterable[Piece]) -> dict[tuple[int, int], list[Run]]:
-        parts: dict[tuple[int, int], list[Run]] = defaultdict(list)
-        for piece in pieces:
-            if piece.area == REPORT:
-                self._report.routes.append(pickle.loads(piece.data))  # noqa: S301 - written by the route tasks
-            elif piece.area == UNMATCHABLE:
-                place = self._worker.places[piece.place]
-                alone = ipc.read_record_batch(piece.data, self._worker.streams[place.stream].payload)
-                for join in self._worker.joins:
-                    if join.type.gives_unmatched and piece.place in join.tracked:
-                        for results in join.alone(piece.place, alone):
-                            self._write(join.name, results)
-            else:
-                parts[piece.area, piece.place].append(Run.of(ipc.read_record_batch(piece.data, self._worker.held[piece.place])))
-        return {key: merge_in_chunks(runs, CHUNK_BYTES) for key, runs in parts.items()}
+            self._write_alone(join, place, run.batch, rows)
 
 
 def _rows(runs: TaskRuns, place: int) -> int:

@@ -210,11 +210,11 @@ def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
     return encode(pa.RecordBatch.from_pydict({ID: identities}))
 
 
-def describe_marks(parts: Sequence[Rows], units: UnitRange, *, name: str, place: int, generation: int, area: int) -> Block:
-    """The log's record of a marks block of an area with these units, but for its bytes. O(parts)."""
+def describe_marks(parts: Sequence[Rows], units: UnitRange, *, place: int, area: int) -> Block:
+    """The log's record of a marks block of an area with these units, but for its name, plan and bytes. O(parts)."""
     blocks = [
         Block(
-            name=name, place=place, generation=generation, area=area, rows=len(rows), nbytes=0,
+            name="", place=place, generation=0, area=area, rows=len(rows), nbytes=0,
             key_min=run.key[rows[0]].item(), key_max=run.key[rows[-1]].item(), unit_min=units.low, unit_max=units.high - 1,
             time_min=run.time_min, time_max=run.time_max,
         )

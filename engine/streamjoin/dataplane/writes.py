@@ -89,11 +89,14 @@ class Writes:
     def marks(self, key: tuple[int, int], join: str, parts: Sequence[Rows]) -> None:
         """Begin to write a join's marks of one or more tuples that this area stores."""
         area, place = key
-        identities = identities_of(parts)
-        name = self._name(identities.nbytes, f"{area}-{place}-marks-{len(self._begun_marks)}")
-        units = self._areas[area].units[place]
-        block = describe_marks(parts, units, name=name, place=place, generation=self._spec.generation, area=area)
-        self._begun_marks.append(self._begin(not is_file(name), lambda: self._put_marks(replace(block, join=join), identities)))
+        block = describe_marks(parts, self._areas[area].units[place], place=place, area=area)
+        self.marks_of(replace(block, join=join), identities_of(parts))
+
+    def marks_of(self, block: Block, identities: NDArray[np.int64]) -> None:
+        """Begin to write marks; of ``block`` all but the name, the plan and the bytes is known."""
+        name = self._name(identities.nbytes, f"{block.area}-{block.place}-marks-{len(self._begun_marks)}")
+        block = replace(block, name=name, generation=self._spec.generation)
+        self._begun_marks.append(self._begin(not is_file(name), lambda: self._put_marks(block, identities)))
 
     def _name(self, nbytes: int, which: str) -> str:
         small = nbytes <= self._small_bytes

@@ -166,7 +166,7 @@ class SchemeSpec(Part):
     """adsp: coverage areas with irregular grids; never needs more workers than square. square: one grid. hash: ranges of keys, one worker
     each. dynamic: one grid whose number of workers is a power of two. readj: like hash, but new plans move only keys of workers that are
     too full. biclique: each worker holds tuples of one stream. broadcast: each worker holds a part of both streams and sees every tuple.
-    handshake: workers form a chain, and tuples go from neighbour to neighbour (ESJ), so results come late; two streams, one inner join."""
+    handshake: workers form a chain, and tuples go from neighbour to neighbour (ESJ), so results come late; two streams."""
     sigma: Annotated[float, Field(ge=0, le=100)] | None = None
     """readj only: keys move when a worker holds more than 1 + sigma times the mean. 0.1 by default."""
     groups: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -71,6 +71,9 @@ Marks = NDArray[np.bool_]
 JoinMarks = Mapping[str, Mapping[HeldRun, Marks]]
 """By join."""
 
+Positions = Mapping[tuple[str, int], NDArray[np.int64]]
+"""By join and side, the positions in their stream of a chain's tuples that have matched, ascending."""
+
 TaskRuns = Mapping[tuple[int, int], tuple[HeldRun, ...]]
 """(index of the area in its scheme, place) -> runs, oldest first."""
 
@@ -84,6 +87,8 @@ class Staged:
     runs: TaskRuns
     marks: JoinMarks
     """Which tuples have matched, of runs of which any have and it matters."""
+    positions: Positions
+    """The same along a chain."""
 
 
 class PredecessorMissing(RuntimeError):  # noqa: N818
@@ -147,12 +152,21 @@ class RunStore:
                 return token, staged
         raise PredecessorMissing(f"task {task} of epoch {epoch} has not run in this process")
 
-    def stage(self, query: str, task: int, epoch: int, token: str, runs: TaskRuns, marks: JoinMarks | None = None) -> None:
+    def stage(
+        self,
+        query: str,
+        task: int,
+        epoch: int,
+        token: str,
+        runs: TaskRuns,
+        marks: JoinMarks | None = None,
+        positions: Positions | None = None,
+    ) -> None:
         """Keep an attempt's runs; of several attempts at the same task of the same epoch, those of the last."""
         attempts = self._staged.setdefault(query, {})
         for other in [other for other, staged in attempts.items() if (staged.epoch, staged.task) == (epoch, task)]:
             del attempts[other]
-        attempts[token] = Staged(epoch, task, runs, marks or {})
+        attempts[token] = Staged(epoch, task, runs, marks or {}, positions or {})
 
     def retain(self, query: str, tokens: Collection[str], since: int) -> None:
         """Drop what is neither of these attempts nor of the epochs from ``since`` on, and the runs of all other queries: a worker

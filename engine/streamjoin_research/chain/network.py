@@ -16,7 +16,7 @@ from itertools import pairwise
 from random import Random
 from typing import Generic, Self, TypeAlias
 
-from streamjoin.chain.messages import Block, Effect, Extend, Found, HandBack, Mark, Message, Retire, Send, TupleBlock
+from streamjoin.chain.messages import Block, Effect, Extend, Found, HandBack, Mark, Match, Message, Retire, Send, TupleBlock
 from streamjoin.chain.stores import Store
 from streamjoin.chain.worker import Worker
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -108,7 +108,7 @@ class Network(Generic[Block, Found]):
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(at, effect.side, effect.message)
-            else:
+            elif isinstance(effect, Match):
                 found.append(effect.found)
         if isinstance(message, HandBack):
             self._remove(side)

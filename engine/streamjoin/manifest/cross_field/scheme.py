@@ -16,15 +16,9 @@ from streamjoin.scheme.models import HANDSHAKE, KEYED
 
 def scheme_problems(manifest: Manifest) -> Check:
     """Joins that the model cannot have."""
-    scheme = manifest.spec.scheme
-    if scheme.model == HANDSHAKE:
-        joins, streams = manifest.spec.joins, manifest.spec.streams
-        kind = joins[0].type if joins else None
-        if len(streams) > 2 or len(joins) > 1:
-            yield Problem("spec.scheme.model", scheme.model, "is for one join over two streams; choose broadcast or adsp")
-        elif kind is not None and kind != "inner":
-            message = f"is for joins of type inner, and spec.joins[0].type is {kind}; choose broadcast or adsp"
-            yield Problem("spec.scheme.model", scheme.model, message)
+    scheme, streams = manifest.spec.scheme, manifest.spec.streams
+    if scheme.model == HANDSHAKE and len(streams) > 2:
+        yield Problem("spec.scheme.model", scheme.model, f"is for two streams, and there are {len(streams)}; choose broadcast or adsp")
 
 
 def key_problems(manifest: Manifest, schemas: Mapping[str, Schema]) -> Check:
