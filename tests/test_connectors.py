@@ -110,6 +110,7 @@ SOURCES = {
     "iceberg": SourceCase(
         lambda root: {"table": "space.in", "catalog": catalog(root), "maxFilesPerEpoch": 2}, {"table": "space.other"}, add_to_iceberg
     ),
+    "spark": SourceCase(lambda _: {"format": "rate"}, {"format": "csv", "streaming": False}, is_read=False),
     "staged": SourceCase(lambda root: {"path": f"{root}/in"}, {"path": "other"}, add_batch),
 }
 DATABASE = {"host": "none", "database": "d", "table": "t", "key": ["id"]}

@@ -33,6 +33,9 @@ from streamjoin.snapshots.timeline import Rule
 DEAD_LETTERS = "dead-letters"
 """The directory within the checkpoint where records go that do not parse, unless the manifest says otherwise."""
 
+FED = "fed"
+"""The directory within the checkpoint where what Spark reads is staged, by stream."""
+
 SAMPLED_LATE = 100
 """So many late tuples of each split go to the dead letters, unless the manifest says otherwise."""
 MAX_AHEAD = Duration.parse("1h")
@@ -159,7 +162,7 @@ def _stream_job(stream: Stream, spec: Spec, schema: Schema, needs: tuple[holding
 
 def _source(stream: Stream, spec: Spec) -> SourceModel:
     for _, source in sources_in(stream.source):
-        return source.located(place)
+        return source.located(place).within(f"{place(spec.checkpoint.location or '')}/{FED}/{stream.name}")
     read = resolve.join_read_by(spec, stream.name)
     assert read is not None, "a valid manifest has one source"
     return JoinSource(read)

@@ -75,7 +75,9 @@ def _same_sources(*, optional: bool) -> Iterator[str]:
 def _value(of: str, name: str, part: type[Part]) -> str:
     """A field of a source, which may be left out where it has a default: lists' items are stored without."""
     default = next(info for key, info in part.model_fields.items() if (info.alias or key) == name).default
-    return f"(has({of}.{name}) ? {of}.{name} : {quoted(default)})" if isinstance(default, str) else f"{of}.{name}"
+    if not isinstance(default, str | bool):
+        return f"{of}.{name}"
+    return f"(has({of}.{name}) ? {of}.{name} : {quoted(default) if isinstance(default, str) else str(default).lower()})"
 
 
 def _fixed(what: str, of: str, unchanged: str) -> Rule:

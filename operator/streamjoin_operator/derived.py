@@ -14,6 +14,7 @@ from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
 from streamjoin_operator.places import local_places
+from streamjoin_operator.pod_templates import image_problems
 from streamjoin_operator.reasons import Reason
 
 SHOWN = 3
@@ -51,8 +52,8 @@ def derive(body: Object) -> Derived:
     lying = cheapest(job)
     deployment = foreseen_plan(lying)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    if local := tuple(local_places(manifest)):
-        problem = _invalid(local)
+    if in_pods := (*local_places(manifest), *image_problems(manifest)):
+        problem = _invalid(in_pods)
     return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promised(lying, deployment))
 
 

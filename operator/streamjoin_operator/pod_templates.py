@@ -8,11 +8,14 @@ a token of the API server.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from streamjoin import logs
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.packages import has_tables
+from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Cpu, Memory
+from streamjoin.manifest.sources import sources_in
 from streamjoin_operator import executor_hooks, names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
 from streamjoin_operator.drift import Object
@@ -44,6 +47,14 @@ LOST_NODE_SECONDS = 30
 def image_for(manifest: Manifest, settings: Settings) -> str:
     """The image of the driver, its executors and the pod that removes the state."""
     return manifest.spec.image or (settings.tables_image if has_tables(manifest) else settings.engine_image)
+
+
+def image_problems(manifest: Manifest) -> Iterator[Problem]:
+    """What a join needs that no image of the operator's own has."""
+    kinds = [kind for stream in manifest.spec.streams for kind, _ in sources_in(stream.source)]
+    if not manifest.spec.image and "spark" in kinds:
+        message = "is missing; a source spark needs an image with Spark's SQL, which the operator's own lack; name one of yours"
+        yield Problem("spec.image", None, message)
 
 
 def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:

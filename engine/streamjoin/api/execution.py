@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from streamjoin.api.failure import Failure, failure_of
+from streamjoin.api.feeder import feeder_of
 from streamjoin.api.loop import Entering, Loop, Notice
 from streamjoin.api.runners import MakeRunner, Tell
 from streamjoin.controlplane.driver import Driver
@@ -55,11 +56,12 @@ class Execution:
 
     def loop(self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None) -> Loop:
         """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set."""
-        scaler = self.scaler
+        scaler, job = self.scaler, self.driver.job
+        feeder = feeder_of(job, self._tell, self._log_directory, until_idle=until_idle)
         return Loop(
             self.driver,
-            observers=(*self.observers, *([scaler] if scaler is not None else [])),
-            interval_seconds=self.driver.job.interval_micros / 1e6,
+            observers=[each for each in (feeder, *self.observers, scaler) if each is not None],
+            interval_seconds=job.interval_micros / 1e6,
             stop=stop,
             tell=self._tell,
             log_directory=self._log_directory,

@@ -1,7 +1,7 @@
 """Micro-batches of one streaming query of Spark's, staged for a join: who may stage them, and what each of them has.
 
 The folder of a stream has ``stream.json`` (which query stages here, with which columns), ``batches/N.json`` (the files of micro-batch N)
-and ``files/N-*.parquet``.
+and ``files/N-*.parquet``; and ``ended.json`` while nothing more is to come.
 
 Always holds: a micro-batch is there whole or not at all, once its entry in ``batches`` is; of several attempts at one, whatever their rows
 are, the first to create the entry counts. A file that no entry names is not read, and goes with the batch whose number it has.
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from streamjoin.state.storage import AlreadyExists, Missing, Storage
 
-STREAM, BATCHES, FILES = "stream.json", "batches", "files"
+STREAM, ENDED, BATCHES, FILES = "stream.json", "ended.json", "batches", "files"
 FORMAT = 1
 FILE_BYTES = 64 << 20
 """A file ends once its rows take more, as they are in memory."""
@@ -110,6 +110,25 @@ def commit(storage: Storage, number: int, files: Sequence[tuple[str, int]]) -> N
         storage.create(_entry(number), json.dumps({"files": files, "at": time.time_ns()}).encode())
     except AlreadyExists:
         return
+
+
+def end(storage: Storage) -> None:
+    """Say that all is staged that is to come. Raises StorageError."""
+    storage.put(ENDED, b"{}")
+
+
+def resume(storage: Storage) -> None:
+    """Say that more may come. Raises StorageError."""
+    storage.delete(ENDED)
+
+
+def has_ended(storage: Storage) -> bool:
+    """Whether all is staged that is to come. Raises StorageError."""
+    try:
+        storage.get(ENDED)
+    except Missing:
+        return False
+    return True
 
 
 def numbers(storage: Storage) -> list[int]:

@@ -1,5 +1,8 @@
 """A source of micro-batches that a query of Spark's has staged (:mod:`streamjoin.io.staged`): a table whose changes are the micro-batches.
 
+Who stages them is a session of Spark's in which two DataFrames are joined, or, of a stream whose source is ``spark``, a program beside the
+driver (``api.feeder``). Of the latter input is exhausted when that program says so.
+
 Always holds: micro-batches are taken in the order of their numbers, none is passed over; one is removed only when a commit has passed it.
 A batch that Spark stages again after that has a number that is behind the position, so it is not read.
 """
@@ -9,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamjoin.io import staged
-from streamjoin.io.base import Position, SourceError
+from streamjoin.io.base import Position, SourceError, SourcePlan
 from streamjoin.io.table_source import Change, KeptChanges, Mark, TableFile, TableSource
 from streamjoin.language.ddl import parse_schema
 from streamjoin.location import place
@@ -20,6 +24,7 @@ from streamjoin.state.storage import ObjectStorage, StorageError
 
 if TYPE_CHECKING:
     from streamjoin.io.factory import Reading
+    from streamjoin.manifest.connectors.spark import SparkSource
     from streamjoin.manifest.connectors.staged import StagedSource as Model
 
 LOOK_SECONDS = 600.0
@@ -75,8 +80,8 @@ class StagedBatches:
 class StagedSource(TableSource):
     """See the module."""
 
-    def __init__(self, storage: ObjectStorage, model: Model, reading: Reading) -> None:
-        super().__init__(StagedBatches(storage), reading.schema, f"staged.path: {model.path}", model.max_files_per_epoch)
+    def __init__(self, batches: StagedBatches, storage: ObjectStorage, where: str, model: Model | SparkSource, reading: Reading) -> None:
+        super().__init__(batches, reading.schema, where, model.max_files_per_epoch)
         self._storage = storage
         self._removed_below = -1
 
@@ -91,4 +96,35 @@ class StagedSource(TableSource):
 
 def open_source(model: Model, reading: Reading) -> StagedSource:
     """See ``io.factory``."""
-    return StagedSource(ObjectStorage(place(model.path)), model, reading)
+    storage = ObjectStorage(place(model.path))
+    return StagedSource(StagedBatches(storage), storage, f"staged.path: {model.path}", model, reading)
+
+
+class _FedBatches(StagedBatches):
+    """Those of a stream whose source is ``spark``, which may have yet to come."""
+
+    def __init__(self, storage: ObjectStorage, columns: Mapping[str, int | None]) -> None:
+        super().__init__(storage)
+        self._columns = columns
+
+    def columns(self) -> Mapping[str, int | None]:
+        return self._columns
+
+
+class _FedSource(StagedSource):
+    """See the module."""
+
+    def plan(
+        self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
+    ) -> SourcePlan:
+        """See :class:`streamjoin.io.base.Source`."""
+        has_ended = not final or staged.has_ended(self._storage)  # before it is seen what there is
+        plan = super().plan(position, limit_records, now, final, split_records=split_records)
+        return plan if has_ended else replace(plan, exhausted=False)
+
+
+def open_fed(model: SparkSource, reading: Reading) -> StagedSource:
+    """See ``io.factory``."""
+    storage = ObjectStorage(model.staging)
+    batches = _FedBatches(storage, dict.fromkeys(reading.schema.names))
+    return _FedSource(batches, storage, f"spark.format: {model.format}", model, reading)

@@ -120,6 +120,10 @@ class SourceConnector(Connector):
     def identity(self) -> str:
         """The input that is read: a position in one source says nothing about another."""
 
+    def within(self, directory: str) -> Self:
+        """The same, of a stream that may keep what it needs of its own in this directory of the checkpoint."""
+        return self
+
     def goes_on_from(self, before: str) -> bool:
         """Whether a position that was made under another identity is one in this source, too."""
         return before == self.identity

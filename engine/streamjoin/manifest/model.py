@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from streamjoin.language.graph import MOST_STREAMS
+from streamjoin.manifest.connectors.spark import SparkSettings
 from streamjoin.manifest.event_time import GivenEventTime
 from streamjoin.manifest.field_types import (
     BudgetSpan,
@@ -407,6 +408,8 @@ class Spec(Part):
     """The engine's cycle, and how much input one epoch takes."""
     checkpoint: Checkpoint
     """Where state is kept."""
+    spark: SparkSettings = SparkSettings()
+    """The Spark that reads streams whose source is spark."""
     dead_letter: DeadLetter | None = None
     """Where records go that do not parse, and which others go there. By default the directory dead-letters in the checkpoint."""
     security: Security = Security()

@@ -13,6 +13,7 @@ from streamjoin.manifest.connectors.files import FilesSource
 from streamjoin.manifest.connectors.generator import GeneratorSource
 from streamjoin.manifest.connectors.iceberg import IcebergSource
 from streamjoin.manifest.connectors.kafka import KafkaSource
+from streamjoin.manifest.connectors.spark import SparkSource
 from streamjoin.manifest.connectors.staged import StagedSource
 from streamjoin.manifest.part import Part
 
@@ -30,6 +31,8 @@ class Source(Part):
     """The rows added to a Delta table."""
     iceberg: IcebergSource | None = None
     """The rows appended to an Iceberg table."""
+    spark: SparkSource | None = None
+    """Whatever Spark can read, by the format's name."""
     staged: StagedSource | None = None
     """Micro-batches of a streaming DataFrame, as streamjoin.spark.join stages them."""
     join: Annotated[str, StringConstraints(min_length=1, max_length=63)] | None = None

@@ -22,6 +22,7 @@ from pyspark.util import PythonEvalType
 from streamjoin.io import staged
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.ddl import parse_schema
+from streamjoin.location import is_url
 from streamjoin.spark.keys import column_sql
 from streamjoin.state.storage import ObjectStorage
 
@@ -117,7 +118,8 @@ def said(error: BaseException) -> str:
     """What an error of Spark's says, in one line: the innermost of Python's errors where there is one."""
     text = str(error).partition("=== Streaming Query ===")[0]
     of_python = re.findall(r"^[\w.]+: .+$", text.partition("Traceback")[2], re.MULTILINE)
-    line = of_python[-1] if of_python else text.partition("terminated with exception: ")[2] or text
+    of_java = re.search(r"\AAn error occurred while calling .*\n: (?:[\w.$]+: )?(.+)", text)
+    line = of_python[-1] if of_python else of_java[1] if of_java else text.partition("terminated with exception: ")[2] or text
     return (line.strip().split("\n", 1)[0] or type(error).__name__)[:500]
 
 
@@ -136,9 +138,20 @@ def _stage(side: Staging, frame: Any, number: int) -> None:
     storage = ObjectStorage(side.root)
     query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     staged.claim(storage, staged.Stream(query, side.schema))
+    stage(storage, number, frame, arrow_schema(parse_schema(side.schema)))
+
+
+def stage(storage: ObjectStorage, number: int, frame: Any, schema: pa.Schema) -> None:
+    """Stage the rows of a frame that is no stream as this micro-batch, unless it is staged already. Raises StorageError, and what Spark
+    raises."""
     if staged.batch(storage, number) is None:
-        written = _mapped(frame, _Write(side.root, number, arrow_schema(parse_schema(side.schema))), WRITTEN).collect()
+        written = _mapped(frame, _Write(storage.url, number, schema), WRITTEN).collect()
         staged.commit(storage, number, [(row["path"], row["bytes"]) for row in written])
+
+
+def for_spark(root: str) -> str:
+    """As Hadoop's file systems name a place."""
+    return root.replace("s3://", "s3a://", 1) if is_url(root) else f"file://{root}"
 
 
 def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> Any:

@@ -30,7 +30,7 @@ from streamjoin.spark.joins import Sides, alias_of
 from streamjoin.spark.keys import column_sql
 from streamjoin.spark.pairs import FORMAT, OFFICE, PairsSource
 from streamjoin.spark.running import Office, Parts, is_local
-from streamjoin.spark.staging import Staging
+from streamjoin.spark.staging import Staging, for_spark
 from streamjoin.state.storage import Missing, ObjectStorage
 
 NAME = "pairs"
@@ -93,7 +93,7 @@ def join_streams(left: Any, right: Any, wanted: Wanted, *, explain: bool) -> Any
     if problems := made.validate():
         raise ValueError("; ".join(map(_told, problems)))
     sides = [
-        Staging(name, frame, schema, f"{root}/{name}", f"{_for_spark(root)}/queries/{name}")
+        Staging(name, frame, schema, f"{root}/{name}", f"{for_spark(root)}/queries/{name}")
         for name, frame, schema in zip(SIDE_NAMES, frames, schemas, strict=True)
     ]
     _require_same(root, manifest)
@@ -126,11 +126,6 @@ def _checkpoint(given: object) -> str:
     except ValueError as error:
         raise ValueError(f"checkpoint: {given!r} {error}") from None
     return where if is_url(where) else os.path.abspath(where)
-
-
-def _for_spark(root: str) -> str:
-    """As Hadoop's file systems name it."""
-    return root.replace("s3://", "s3a://", 1) if is_url(root) else f"file://{root}"
 
 
 def _duration(name: str, given: object) -> str:

@@ -14,6 +14,7 @@ from streamjoin.manifest.connector import given
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem, listed
+from streamjoin.scheme.models import HANDSHAKE
 
 
 def remarks(manifest: Manifest) -> list[Problem]:
@@ -37,7 +38,10 @@ def remarks(manifest: Manifest) -> list[Problem]:
         own = resolve.over(whole, index, schemas)
         found += _index_remarks(f"spec.joins[{index if is_own else join.name}].condition", join.condition, own)
         found += _join_remarks(f"spec.joins[{index}]", join, spec) if is_own else ()
-    if len(spec.joins) > 1 and holding.layouts_of(whole, schemas)[0].main.kind is MainKind.ALL:
+    if spec.spark != model.Spec.model_fields["spark"].default and not any(stream.source.spark for stream in spec.streams):
+        found.append(Problem("spec.spark", None, "has no use, as no stream's source is spark; remove it"))
+    is_chain = spec.scheme.model == HANDSHAKE
+    if len(spec.joins) > 1 and not is_chain and holding.layouts_of(whole, schemas)[0].main.kind is MainKind.ALL:
         message = (
             "have no pair of keys that all of their conditions limit, so every tuple meets every other one on some worker, or is held once"
             " for each pair of keys, whichever is expected to hold less; to send fewer tuples, move joins of other keys into a manifest of"

@@ -1,0 +1,291 @@
+"""Streams that Spark reads for a join (source ``spark``): the program that reads them, who keeps it running, and what is joined of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+import streamjoin
+from harness import MemorySnapshots
+from streamjoin.api import feeder
+from streamjoin.api.loop import Event, Notice
+from streamjoin.compilation import compile_job
+from streamjoin.io import staged
+from streamjoin.io.base import Source, SourceError
+from streamjoin.io.factory import make_source
+from streamjoin.language.ddl import parse_schema
+from streamjoin.manifest import ManifestError, load
+from streamjoin.manifest.connectors.spark import SparkSource
+from streamjoin.spark.feeding import Fed, Feed, ImpossibleError, Input, framed
+from streamjoin.state.storage import ObjectStorage
+from user_spark import user_session
+from waiting import wait_for
+
+SCHEMA = pa.schema([("id", pa.int64())])
+NOW = 4e9
+
+
+def manifest_of(root: Path, left: dict[str, Any], right: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    streams = [
+        {"name": name, "source": {"spark": source}, "schema": "id BIGINT, price DOUBLE"}
+        for name, source in (("trades", left), ("quotes", right))
+    ]
+    output = {"select": ["trades.id AS a", "quotes.id AS b"], "sink": {"files": {"path": f"{root}/out", "format": "json"}}}
+    join = {"condition": "abs(trades.price - quotes.price) <= 0.05", "window": {"unbounded": True}, "output": output}
+    spec = {"streams": streams, "joins": [join], "checkpoint": {"location": f"{root}/state"}, "workers": {"min": 1, "max": 1}} | spec
+    return {"apiVersion": "streamjoin.dev/v1beta1", "kind": "StreamJoin", "metadata": {"name": "fed"}, "spec": spec}
+
+
+def source_of(model: SparkSource) -> Source:
+    return make_source(model, parse_schema("id BIGINT"), None, snapshots=MemorySnapshots(), exact_counts=False)
+
+
+def test_input_is_exhausted_when_all_is_staged_that_is_to_come_and_not_before(tmp_path: Path) -> None:
+    model = SparkSource.model_validate({"format": "rate"}).within(str(tmp_path))
+    storage, source = ObjectStorage(str(tmp_path)), source_of(model)
+    assert not source.plan(None, 100, NOW, True).exhausted, "Spark has not begun"
+    staged.claim(storage, staged.Stream("q", "id BIGINT"))
+    rows = [pa.RecordBatch.from_pydict({"id": [1, 2]}, SCHEMA)]
+    staged.commit(storage, 0, list(staged.write(storage, 0, rows, SCHEMA)))
+    plan = source.plan(None, 100, NOW, True)
+    assert (plan.records, plan.exhausted) == (2, False)
+    staged.end(storage)
+    assert source.plan(None, 100, NOW, True).exhausted
+    staged.resume(storage)
+    staged.resume(storage)
+    assert not source.plan(None, 100, NOW, True).exhausted
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({}, "spec.streams[0].source.spark.format: is missing"),
+        ({"format": "rate", "views": {"v": {"format": "csv"}}}, ".views: have no use without query, which joins them; give it"),
+        (
+            {"format": "rate", "query": "SELECT 1", "views": {"INPUT": {"format": "csv"}}},
+            '.views: "INPUT" is what query calls the stream itself; choose another name',
+        ),
+        ({"format": "jdbc", "options": {"password": "file:secret"}}, "is not an absolute path, and workers have working directories"),
+    ],
+)
+def test_what_a_source_of_spark_lacks_is_told(source: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as refused:
+        load(json.dumps(manifest_of(tmp_path, source, {"format": "rate"})))
+    assert message in str(refused.value)
+
+
+class Program:
+    """Stands for the program that reads: it does what ``text`` says, and its standard input ends when it is to end."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        (root / "reads.py").write_text(f"import json, pathlib, sys\nroot = pathlib.Path({str(root)!r})\n{text}")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), *filter(None, sys.path)]))
+        monkeypatch.setattr(feeder, "PROGRAM", "reads")
+        monkeypatch.setattr(feeder, "PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(feeder, "require_java", lambda inline: Path("/java"))
+        self.events: list[Event] = []
+        job = compile_job(load(json.dumps(manifest_of(root, {"format": "rate"}, {"format": "csv", "streaming": False}))))
+        made = feeder.feeder_of(job, self.events.append, root / "logs", until_idle=False)
+        assert made is not None
+        self.feeder = made
+        driver: Any = None
+        self.feeder.started(driver)
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Notice)]
+
+    def failure(self) -> str:
+        found: list[str] = []
+
+        def fails() -> bool:
+            try:
+                self.feeder.attempting()
+            except SourceError as error:
+                found.append(str(error))
+            return bool(found)
+
+        wait_for("the run is told", fails)
+        return found[0]
+
+
+READS_ORDER = "order = sys.stdin.readline()\n"
+TELLS = "print(json.dumps({'field': 'spec.streams[0].source.spark', 'error': 'there is no format rat; correct it'}), flush=True)\n"
+
+
+def test_a_stream_that_can_never_be_read_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(tmp_path, monkeypatch, f"{READS_ORDER}{TELLS}sys.exit(3)")
+    assert program.failure() == "spec.streams[0].source.spark: there is no format rat; correct it"
+    program.feeder.ended()
+
+
+def test_a_program_that_dies_is_followed_by_another_and_ends_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    died = "(root / f'died-{len(list(root.glob(\"died-*\")))}').touch()\nif len(list(root.glob('died-*'))) < 3: sys.exit(1)\n"
+    waits = "(root / 'order').write_text(order)\nsys.stdin.read()\n(root / 'ended').touch()\n"
+    program = Program(tmp_path, monkeypatch, f"{READS_ORDER}{died}{waits}")
+    wait_for("the third one runs", lambda: (tmp_path / "order").exists() and (tmp_path / "order").read_text().endswith("\n"))
+    program.feeder.attempting()
+    program.feeder.ended()
+    assert (tmp_path / "ended").exists()
+    assert len(program.notices) == 2
+    assert "the program in which Spark reads has ended; its exit code is 1, and its log" in program.notices[0]
+    order = json.loads((tmp_path / "order").read_text())
+    first, second = order["feeds"]
+    assert (first["streaming"], second["streaming"]) == (True, False)
+    assert first["staging"] == f"{tmp_path}/state/fed/trades"
+    assert order["conf"]["spark.master"] == "local[*]"
+
+
+def test_a_program_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(
+        tmp_path, monkeypatch, f"{READS_ORDER}print(json.dumps({{'field': '', 'error': 'no memory'}}), flush=True)\nsys.exit(1)"
+    )
+    assert program.failure() == "spec.spark: the program that reads for the join ended 4 times; it said: no memory"
+    program.feeder.ended()
+
+
+SOURCE = """
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+class Numbers(DataSource):
+    @classmethod
+    def name(cls):
+        return "numbers"
+    def schema(self):
+        return "id BIGINT, price DOUBLE"
+    def reader(self, schema):
+        return Reader(int(self.options["rows"]))
+
+class Reader(DataSourceReader):
+    def __init__(self, rows):
+        self.rows = rows
+    def partitions(self):
+        return [InputPartition(0), InputPartition(1)]
+    def read(self, partition):
+        for number in range(partition.value, self.rows, 2):
+            yield number, number / 10
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    root = tmp_path_factory.mktemp("modules")
+    (root / "numbers_source.py").write_text(SOURCE)
+    sys.path.insert(0, str(root))
+    with user_session("fed", root, partitions=2) as session:
+        yield session
+    sys.path.remove(str(root))
+
+
+def feed_of(root: Path, given: Input, *, streaming: bool = True, query: str | None = None, **views: Input) -> Feed:
+    field = "spec.streams[0].source.spark"
+    return Feed("trades", field, "id BIGINT, price DOUBLE", f"{root}/staged", given, streaming, query, views)
+
+
+def prices(root: Path, name: str, first: int, last: int) -> None:
+    lines = "".join(f"{number},{number / 10}\n" for number in range(first, last))
+    (root / name).mkdir(exist_ok=True)
+    (root / f".{name}").write_text(f"id,price\n{lines}")
+    (root / f".{name}").rename(root / name / f"{first:05}.csv")
+
+
+def csv(root: Path, name: str) -> Input:
+    return Input("csv", {"path": f"{root}/{name}", "header": "true"}, "id BIGINT, price DOUBLE")
+
+
+RATE = Input("rate", {"rowsPerSecond": "1"})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("given", "query", "message"),
+    [
+        (Input("parkay", {}), None, "spec.streams[0].source.spark: [DATA_SOURCE_NOT_FOUND]"),
+        (Input("no_module:Source", {}), None, "spark.format: no_module:Source: No module named 'no_module'; give module:Class"),
+        (RATE, None, "has no column id, which the schema declares; it has timestamp, value"),
+        (RATE, "SELECT CAST(value AS INT) AS id, 1D AS price FROM input", "id is INT, and the schema declares BIGINT; declare INT, or let"),
+        (RATE, "SELECT value AS id, prise FROM input", "query: [UNRESOLVED_COLUMN"),
+        (RATE, "SELECT count(*) AS id, 1D AS price FROM input", "query: has Aggregate, which keeps state over the rows of a stream"),
+        (RATE, "SELECT DISTINCT value AS id, 1D AS price FROM input", "has Distinct, which keeps state"),
+        (RATE, "SELECT a.value AS id, 1D AS price FROM input a, input b", "has a join of the stream with itself, which keeps state"),
+        (RATE, "SELECT 1L AS id, 1D AS price", "query: does not read input, the stream; select from it, or set streaming to false"),
+        (Input("rate", {"rowsPerSecond": "env:NO_SUCH"}), None, "spark.options[rowsPerSecond]: the variable NO_SUCH is not set"),
+    ],
+)
+def test_what_can_never_be_read_is_told_with_its_field(spark: Any, given: Input, query: str | None, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ImpossibleError) as raised:
+        framed(spark, feed_of(tmp_path, given, query=query))
+    assert message in str(raised.value)
+
+
+@pytest.mark.spark
+def test_rows_of_a_stream_are_chosen_and_joined_with_tables(spark: Any, tmp_path: Path) -> None:
+    prices(tmp_path, "in", 0, 20)
+    prices(tmp_path, "kept", 5, 8)
+    query = "SELECT id, price FROM input WHERE id IN (SELECT id FROM kept) AND price > 0.5"
+    fed = Fed(feed_of(tmp_path, csv(tmp_path, "in"), query=query, kept=csv(tmp_path, "kept")), spark, True)
+    wait_for("all is staged", lambda: fed.step() or fed.is_over)
+    source = source_of(SparkSource.model_validate({"format": "csv"}).within(f"{tmp_path}/staged"))
+    plan = source.plan(None, 1000, NOW, True)
+    assert plan.exhausted
+    found = [row["id"] for split in plan.splits for part in source.reader.read(split) for row in part.batch.to_pylist()]
+    assert sorted(found) == [6, 7]
+
+
+@pytest.mark.spark
+def test_a_table_is_read_once_whoever_reads_it(spark: Any, tmp_path: Path) -> None:
+    feed = feed_of(tmp_path, Input("numbers_source:Numbers", {"rows": "10"}), streaming=False)
+    for _ in range(2):
+        fed = Fed(feed, spark, False)
+        wait_for("it is staged", lambda fed=fed: fed.step() or fed.is_over)
+    storage = ObjectStorage(f"{tmp_path}/staged")
+    assert staged.numbers(storage) == [0]
+    assert staged.has_ended(storage)
+
+
+@pytest.mark.spark
+def test_a_run_joins_what_spark_reads_and_goes_on_from_there(tmp_path: Path) -> None:
+    """A table by a Python data source, and a directory by Spark's own files; the program that reads is killed in between."""
+    (tmp_path / "numbers_source.py").write_text(SOURCE)
+    prices(tmp_path, "quotes", 0, 30)
+    trades = {"format": "numbers_source:Numbers", "options": {"rows": 100}, "streaming": False}
+    quotes = {"format": "csv", "options": {"path": f"{tmp_path}/quotes", "header": True}, "columns": "id BIGINT, price DOUBLE"}
+    (tmp_path / "fed.yaml").write_text(yaml.safe_dump(manifest_of(tmp_path, trades, quotes)))
+    for last, killed in ((30, False), (60, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+            patch.setattr(feeder, "PAUSES", (0.0,))
+            if killed:
+                patch.setattr(feeder, "PROGRAM", killing(tmp_path))
+            if last > 30:
+                prices(tmp_path, "quotes", 30, last)
+            list(streamjoin.Join.read(tmp_path / "fed.yaml").run(runner="inline", until_idle=True))
+        found = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+        assert sorted((row["a"], row["b"]) for row in found) == [(number, number) for number in range(last)]
+
+
+def killing(root: Path) -> str:
+    """A program that reads, and is killed once, when its Spark has started."""
+    text = f"""
+import os, pathlib, signal
+from streamjoin.spark import feeding
+mark, made = pathlib.Path({str(root)!r}, "killed"), feeding._session
+def session(order):
+    found = made(order)
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+feeding._session = session
+raise SystemExit(feeding.main())
+"""
+    (root / "killed_reader.py").write_text(text)
+    return "killed_reader"
