@@ -970,7 +970,7 @@ CASES = [
         "no source",
         "        files: {path: in/orders, format: csv, maxFilesPerEpoch: 16}\n",
         "          {}\n",
-        "spec.streams[0].source: is empty; give one of files, generator, kafka, delta, iceberg, staged or join",
+        "spec.streams[0].source: is empty; give one of files, generator, kafka, delta, iceberg, spark, staged or join",
     ),
     bad(
         "two sources",
@@ -1292,7 +1292,7 @@ CASES = [
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
         "spec.joins[0].output.sink: is missing, no stream reads the results, and no snapshots of them are kept; "
-        "give files, delta, iceberg, postgres, kafka or console",
+        "give files, delta, iceberg, postgres, kafka, spark or console",
         good=CHAIN,
     ),
     bad(
@@ -1682,7 +1682,7 @@ CASES = [
         "no sink",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {}",
-        "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta, iceberg or postgres",
+        "spec.joins[0].output.sink: is empty; give one of files, console, kafka, delta, iceberg, postgres or spark",
     ),
     bad(
         "a kafka sink of a format whose registry is not given",

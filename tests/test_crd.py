@@ -244,7 +244,7 @@ REFUSED = [
         FILES,
         f"{FILES}\n        {KAFKA}",
         "spec.streams[0].source",
-        "one of files, generator, kafka, delta, iceberg, staged",
+        "one of files, generator, kafka, delta, iceberg, spark, staged",
     ),
     refused("no source", f"source:\n        {FILES}", "source: {}", "spec.streams[0].source", "exactly one of files, generator, kafka"),
     refused("a source without a format", ", format: csv", "", "spec.streams[0].source.files.format", "Required value"),

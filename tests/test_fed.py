@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,11 @@ def csv(root: Path, name: str) -> Input:
     return Input("csv", {"path": f"{root}/{name}", "header": "true"}, "id BIGINT, price DOUBLE")
 
 
+def is_over(fed: Fed) -> bool:
+    fed.step()
+    return fed.is_over
+
+
 RATE = Input("rate", {"rowsPerSecond": "1"})
 
 
@@ -231,8 +237,8 @@ def test_rows_of_a_stream_are_chosen_and_joined_with_tables(spark: Any, tmp_path
     prices(tmp_path, "in", 0, 20)
     prices(tmp_path, "kept", 5, 8)
     query = "SELECT id, price FROM input WHERE id IN (SELECT id FROM kept) AND price > 0.5"
-    fed = Fed(feed_of(tmp_path, csv(tmp_path, "in"), query=query, kept=csv(tmp_path, "kept")), spark, True)
-    wait_for("all is staged", lambda: fed.step() or fed.is_over)
+    fed = Fed(feed_of(tmp_path, csv(tmp_path, "in"), query=query, kept=csv(tmp_path, "kept")), spark, available_now=True)
+    wait_for("all is staged", partial(is_over, fed))
     source = source_of(SparkSource.model_validate({"format": "csv"}).within(f"{tmp_path}/staged"))
     plan = source.plan(None, 1000, NOW, True)
     assert plan.exhausted
@@ -244,21 +250,36 @@ def test_rows_of_a_stream_are_chosen_and_joined_with_tables(spark: Any, tmp_path
 def test_a_table_is_read_once_whoever_reads_it(spark: Any, tmp_path: Path) -> None:
     feed = feed_of(tmp_path, Input("numbers_source:Numbers", {"rows": "10"}), streaming=False)
     for _ in range(2):
-        fed = Fed(feed, spark, False)
-        wait_for("it is staged", lambda fed=fed: fed.step() or fed.is_over)
+        fed = Fed(feed, spark, available_now=False)
+        wait_for("it is staged", partial(is_over, fed))
     storage = ObjectStorage(f"{tmp_path}/staged")
     assert staged.numbers(storage) == [0]
     assert staged.has_ended(storage)
 
 
+FUNCTION = """
+import pathlib
+
+def keep(frame, number):
+    rows = frame.orderBy("a").collect()
+    pathlib.Path(__file__).with_name(f"kept-{number}").write_text("".join(f"{row.a},{row.b}\\n" for row in rows))
+"""
+
+
 @pytest.mark.spark
-def test_a_run_joins_what_spark_reads_and_goes_on_from_there(tmp_path: Path) -> None:
-    """A table by a Python data source, and a directory by Spark's own files; the program that reads is killed in between."""
+@pytest.mark.parametrize("sink", ["files", "json", "function"])
+def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(sink: str, tmp_path: Path) -> None:
+    """A table by a Python data source, and a directory of files; the program is killed in between."""
     (tmp_path / "numbers_source.py").write_text(SOURCE)
+    (tmp_path / "kept.py").write_text(FUNCTION)
     prices(tmp_path, "quotes", 0, 30)
     trades = {"format": "numbers_source:Numbers", "options": {"rows": 100}, "streaming": False}
     quotes = {"format": "csv", "options": {"path": f"{tmp_path}/quotes", "header": True}, "columns": "id BIGINT, price DOUBLE"}
-    (tmp_path / "fed.yaml").write_text(yaml.safe_dump(manifest_of(tmp_path, trades, quotes)))
+    manifest = manifest_of(tmp_path, trades, quotes)
+    if sink != "files":
+        given = {"format": "json", "options": {"path": f"{tmp_path}/out"}} if sink == "json" else {"format": "kept:keep"}
+        manifest["spec"]["joins"][0]["output"]["sink"] = {"spark": given}
+    (tmp_path / "fed.yaml").write_text(yaml.safe_dump(manifest))
     for last, killed in ((30, False), (60, True)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
@@ -268,8 +289,12 @@ def test_a_run_joins_what_spark_reads_and_goes_on_from_there(tmp_path: Path) -> 
             if last > 30:
                 prices(tmp_path, "quotes", 30, last)
             list(streamjoin.Join.read(tmp_path / "fed.yaml").run(runner="inline", until_idle=True))
-        found = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
-        assert sorted((row["a"], row["b"]) for row in found) == [(number, number) for number in range(last)]
+        if sink == "function":
+            found = [tuple(map(int, line.split(","))) for path in tmp_path.glob("kept-*") for line in path.read_text().splitlines()]
+        else:
+            rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+            found = [(row["a"], row["b"]) for row in rows]
+        assert sorted(found) == [(number, number) for number in range(last)]
 
 
 def killing(root: Path) -> str:

@@ -19,6 +19,7 @@ from streamjoin.language.window import widest
 from streamjoin.location import place
 from streamjoin.manifest import holding, outer_joins, resolve
 from streamjoin.manifest.capacity import capacity_of
+from streamjoin.manifest.connectors.spark import SparkSink
 from streamjoin.manifest.model import Checkpoint, Manifest, SchemeSpec, Spec, Stream
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.sinks import sinks_in
@@ -102,7 +103,11 @@ def compile_job(manifest: Manifest) -> Job:
 
 def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
     join, own, names = spec.joins[index], resolve.over(spec, index, schemas), list(schemas)
-    output = resolve.output(join, spec, own)
+    output, snapshots = resolve.output(join, spec, own), join.output.snapshots
+    sink = next((sink.located(place) for _, sink in sinks_in(join.output.sink)), None)
+    if isinstance(sink, SparkSink):
+        snapshots = Snapshots(size=1, keep=sink.keep)
+        sink = None
     return JoinJob(
         name=join.name,
         type=JoinType(join.type),
@@ -111,8 +116,8 @@ def _join_job(index: int, spec: Spec, schemas: Mapping[str, Schema]) -> JoinJob:
         window=resolve.window(join.window, tuple(own)),
         output=output,
         where=None if join.output.where is None else parse_boolean(join.output.where, own),
-        sink=next((sink.located(place) for _, sink in sinks_in(join.output.sink)), None),
-        snapshots=None if join.output.snapshots is None else _snapshots(join.output.snapshots, output),
+        sink=sink,
+        snapshots=None if snapshots is None else _snapshots(snapshots, output),
         fails_on_bad=join.output.on_bad == "fail",
     )
 

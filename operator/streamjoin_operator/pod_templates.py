@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator
 
 from streamjoin import logs
+from streamjoin.manifest import resolve
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.packages import has_tables
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Cpu, Memory
-from streamjoin.manifest.sources import sources_in
 from streamjoin_operator import executor_hooks, names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
 from streamjoin_operator.drift import Object
@@ -51,9 +51,8 @@ def image_for(manifest: Manifest, settings: Settings) -> str:
 
 def image_problems(manifest: Manifest) -> Iterator[Problem]:
     """What a join needs that no image of the operator's own has."""
-    kinds = [kind for stream in manifest.spec.streams for kind, _ in sources_in(stream.source)]
-    if not manifest.spec.image and "spark" in kinds:
-        message = "is missing; a source spark needs an image with Spark's SQL, which the operator's own lack; name one of yours"
+    if not manifest.spec.image and resolve.has_spark(manifest.spec):
+        message = "is missing; spark as source or sink needs an image with Spark's SQL, which the operator's own lack; name one of yours"
         yield Problem("spec.image", None, message)
 
 

@@ -1,30 +1,37 @@
-"""Keeps the program running that reads, by Spark, the streams whose source is ``spark`` (``spark.feeding``), for as long as a run.
+"""Keeps the program running that reads and writes, by Spark, what a join reads and writes as ``spark`` (``spark.feeding``), for as long as
+a run.
 
-Spark reads in a process of its own, because a run's Spark has no session, and its workers hold all of its slots. What the program tells of
-its trouble is a notice; what it can never read ends the run. If it dies, another one begins, after growing pauses.
+Spark does that in a process of its own, because a run's Spark has no session, and its workers hold all of its slots. What the program tells
+of its trouble is a notice; what it can never read or write ends the run. If it dies, another one begins, after growing pauses.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from streamjoin.api.loop import WARNING, Notice
 from streamjoin.api.runners import Tell, require_java
 from streamjoin.controlplane.driver import Driver
+from streamjoin.epoch.ports import EpochResult
 from streamjoin.io import staged
 from streamjoin.io.base import SourceError
 from streamjoin.io.references import settings
 from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.manifest.connectors.spark import SparkInput, SparkSource
+from streamjoin.manifest.resolve import has_spark
+from streamjoin.results.reader import list_snapshots
 from streamjoin.serve.observer import Observer
-from streamjoin.state.storage import ObjectStorage
+from streamjoin.state.checkpoint import Checkpoint
+from streamjoin.state.storage import ObjectStorage, StorageError
 
 PROGRAM = "streamjoin.spark.feeding"
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -33,50 +40,99 @@ IMPOSSIBLE = 3
 """Its exit code where a stream can never be read as it is written."""
 END_SECONDS = 20.0
 """It may take so long to end."""
+LOOK_SECONDS = 0.2
+STORE_SECONDS = 120.0
+"""The driver may take so long to store its last results."""
+WRITTEN = "written"
+"""The directory within the checkpoint where Spark keeps the state of what it writes, by join."""
 
 
 def feeder_of(job: Job, tell: Tell, log_directory: Path, *, until_idle: bool) -> Feeder | None:
-    """None: no stream is read by Spark."""
-    fed = {index: stream.source for index, stream in enumerate(job.streams) if isinstance(stream.source, SparkSource)}
-    return Feeder(job, fed, tell, log_directory, until_idle=until_idle) if fed else None
+    """None: nothing is read or written by Spark."""
+    return Feeder(job, tell, log_directory, until_idle=until_idle) if has_spark(job.manifest.spec) else None
 
 
 class Feeder(Observer):
     """See the module. It begins once the run has claimed its checkpoint, and ends with it."""
 
-    def __init__(self, job: Job, fed: Mapping[int, SparkSource], tell: Tell, log_directory: Path, *, until_idle: bool) -> None:
-        """``fed``: the sources, by the number of the stream. ``until_idle``: all is read that is there now."""
-        self._job, self._fed, self._tell, self._logs, self._until_idle = job, fed, tell, log_directory, until_idle
+    def __init__(self, job: Job, tell: Tell, log_directory: Path, *, until_idle: bool) -> None:
+        """``until_idle``: all is read that is there now, and all results of it are written."""
+        self._job, self._tell, self._logs, self._until_idle = job, tell, log_directory, until_idle
+        self._fed = {index: stream.source for index, stream in enumerate(job.streams) if isinstance(stream.source, SparkSource)}
+        """The sources, by the number of the stream."""
+        sinks = [None if join.output.sink is None else join.output.sink.spark for join in job.manifest.spec.joins]
+        self._written = {index: sink for index, sink in enumerate(sinks) if sink is not None}
+        """The sinks, by the number of the join."""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[str] | None = None
         self._failure: str | None = None
         self._last = ""
         """What the program has told last."""
+        self._is_asked = False
+        """It is to write what is there."""
+        self._is_written = threading.Event()
 
     def started(self, driver: Driver) -> None:
         """Raises Failure where there is no Java, StorageError."""
         for source in self._fed.values():
             if source.streaming:
                 staged.resume(ObjectStorage(source.staging))
-        environment = {**os.environ, "JAVA_HOME": str(require_java("another source")), "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "JAVA_HOME": str(require_java("others")), "PYSPARK_PYTHON": sys.executable}
         self._thread = threading.Thread(target=self._keep, args=(environment,), name="streamjoin-feeder", daemon=True)
         self._thread.start()
 
     def attempting(self) -> None:
-        """Raises SourceError where a stream can never be read."""
+        """Raises SourceError where something can never be read or written."""
         if self._failure is not None:
             raise SourceError(self._failure)
 
+    def committed(self, driver: Driver, result: EpochResult) -> None:
+        self._is_written.clear()
+
+    def idle(self, driver: Driver) -> None:
+        """A run that ends when all is joined waits until all results are written. Raises StorageError, SourceError."""
+        if not self._written or not self._until_idle or not driver.checkpoint.is_over or self._is_written.is_set():
+            return
+        deadline = time.monotonic() + STORE_SECONDS
+        while not self._are_stored(driver.checkpoint):
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    f"{self._job.checkpoint}: the last results are not stored after {STORE_SECONDS:.0f} s, for Spark to write"
+                )
+            time.sleep(LOOK_SECONDS)
+        self._is_asked = True
+        self._ask()
+        while not self._is_written.wait(LOOK_SECONDS):
+            self.attempting()
+
+    def _are_stored(self, checkpoint: Checkpoint) -> bool:
+        """Whether there is a snapshot for all results that are committed."""
+        storage = ObjectStorage(self._job.checkpoint)
+        for index in self._written:
+            name = self._job.joins[index].name
+            last = checkpoint.snapshots.of(name).next_id - 1
+            if last >= 0 and not any(snapshot.id >= last for snapshot in list_snapshots(storage, name)):
+                return False
+        return True
+
     def ended(self) -> None:
-        """End the program, wherever it is: what it has staged stays."""
+        """End the program, wherever it is: what it has staged, and what it has written, stays."""
         self._over.set()
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
+
+    def _ask(self) -> None:
+        process = self._process
+        with contextlib.suppress(OSError, ValueError):  # the next one is asked when it begins
+            if process is not None and process.stdin is not None:
+                process.stdin.write("\n")
+                process.stdin.flush()
 
     def _keep(self, environment: Mapping[str, str]) -> None:
         deaths = 0
@@ -108,8 +164,14 @@ class Feeder(Observer):
             process.stdin.flush()
         except OSError:
             return process.wait()
+        if self._is_asked:
+            self._ask()
         for line in process.stdout:
             told = json.loads(line)
+            if "done" in told:
+                self._is_asked = False
+                self._is_written.set()
+                continue
             self._last = f"{told['field']}: {told['error']}" if told["field"] else told["error"]
             self._notice(self._last)
         return process.wait()
@@ -128,7 +190,7 @@ class Feeder(Observer):
                 "name": self._job.streams[index].name,
                 "field": f"spec.streams[{index}].source.spark",
                 "schema": written[index].ddl,
-                "staging": source.staging if is_url(source.staging) else os.path.abspath(source.staging),
+                "staging": _absolute(source.staging),
                 "input": _input(source),
                 "streaming": source.streaming,
                 "query": source.query,
@@ -136,14 +198,32 @@ class Feeder(Observer):
             }
             for index, source in self._fed.items()
         ]
-        given = self._job.manifest.spec.spark
+        manifest = self._job.manifest
+        text = manifest.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True) if self._written else ""
+        outputs = [
+            {
+                "name": self._job.joins[index].name,
+                "field": f"spec.joins[{index}].output.sink.spark",
+                "manifest": text,
+                "state": _absolute(f"{self._job.checkpoint}/{WRITTEN}/{self._job.joins[index].name}"),
+                "format": sink.format,
+                "options": dict(settings(sink.options)),
+                "streaming": sink.streaming,
+            }
+            for index, sink in self._written.items()
+        ]
+        given = manifest.spec.spark
         conf = {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"} | dict(settings(given.conf))
         if conf["spark.master"].startswith("local"):
             conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | conf
         for name, values in (("spark.jars.packages", given.packages), ("spark.jars.repositories", given.repositories)):
             if values:
                 conf[name] = ",".join(values)
-        return {"feeds": feeds, "conf": conf, "available_now": self._until_idle}
+        return {"feeds": feeds, "outputs": outputs, "conf": conf, "available_now": self._until_idle}
+
+
+def _absolute(where: str) -> str:
+    return where if is_url(where) else os.path.abspath(where)
 
 
 def _input(given: SparkInput) -> dict[str, object]:

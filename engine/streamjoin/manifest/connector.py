@@ -80,7 +80,8 @@ class SinkConnector(Connector):
     """A sink."""
 
     opener: ClassVar[str]
-    """The function ``(model, io.factory.Writing) -> io.base.Sink``, as ``module:name``."""
+    """The function ``(model, io.factory.Writing) -> io.base.Sink``, as ``module:name``. Empty: it takes results from snapshots of them, and
+    the engine writes nothing else."""
     results: ClassVar[str | None] = None
     """The function ``(model, Arrow schema) -> batches`` that reads visible results back, as ``module:name``; None: there is none."""
     is_exactly_once: ClassVar[bool] = True

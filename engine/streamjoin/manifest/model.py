@@ -409,7 +409,7 @@ class Spec(Part):
     checkpoint: Checkpoint
     """Where state is kept."""
     spark: SparkSettings = SparkSettings()
-    """The Spark that reads streams whose source is spark."""
+    """The Spark that reads streams whose source is spark, and writes results whose sink is."""
     dead_letter: DeadLetter | None = None
     """Where records go that do not parse, and which others go there. By default the directory dead-letters in the checkpoint."""
     security: Security = Security()

@@ -192,3 +192,8 @@ def snapshot_key(text: str | None, columns: Output) -> Expression:
     if key.type == INTERVAL:
         raise SqlError(f"{excerpt(key.sql)} is an INTERVAL, by which files cannot be sorted", "cast it to a number, or give a column")
     return key
+
+
+def has_spark(spec: model.Spec) -> bool:
+    """Whether a Spark of its own reads or writes for the join."""
+    return any(stream.source.spark for stream in spec.streams) or any(join.output.sink and join.output.sink.spark for join in spec.joins)

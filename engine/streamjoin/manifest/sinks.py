@@ -11,6 +11,7 @@ from streamjoin.manifest.connectors.files import FilesSink
 from streamjoin.manifest.connectors.iceberg import IcebergSink
 from streamjoin.manifest.connectors.kafka import KafkaSink
 from streamjoin.manifest.connectors.postgres import PostgresSink
+from streamjoin.manifest.connectors.spark import SparkSink
 from streamjoin.manifest.part import Part
 
 
@@ -29,6 +30,8 @@ class Sink(Part):
     """An Iceberg table: each result exactly once."""
     postgres: PostgresSink | None = None
     """A table of PostgreSQL: each result once. It replaces the row with the same key."""
+    spark: SparkSink | None = None
+    """Whatever Spark can write, by the format's name: each result at least once, or exactly once where Spark's own writer does so."""
 
 
 SINKS = {name: kind for name, kind in kinds_of(Sink) if issubclass(kind, SinkConnector)}

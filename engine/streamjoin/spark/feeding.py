@@ -1,12 +1,12 @@
-"""Reads, by Spark, the streams of a join whose source is ``spark``, and stages what it reads: a program beside the join's driver.
+"""Reads and writes, by Spark, what a join reads and writes as ``spark``: a program beside the join's driver.
 
-It is told what to read on its standard input, in one line of JSON (:class:`Feed`), and ends when that is closed; so it does not outlive the
-driver. On its standard output it tells what fails, a line of JSON each. Where Spark itself cannot start, the exit code is 1; where a
-stream can never be read, as its format or its query is wrong, 3.
+It is told what to do on its standard input, in one line of JSON (:class:`Order`), and ends when that is closed; so it does not outlive the
+driver. On its standard output it tells of trouble, and that all is done that was asked for, in a line of JSON each. Where Spark itself
+cannot start, the exit code is 1; where something can never be read or written, as its format or its query is wrong, 3.
 
-Each stream is one query of Spark's, which keeps its state beside what it stages (``spark.staging``). A query that fails begins anew, from
-where it was, after growing pauses. A stream that is read once is micro-batch 0. What is staged is whole or not there, by an exclusive
-commit for each micro-batch, so it makes no difference where this program dies.
+Each stream and each output is one query of Spark's, which keeps its state in the checkpoint. A stream is staged (``spark.staging``): what
+is read once is micro-batch 0. An output is the stream of its snapshots (``spark.source``). A query that fails begins anew, from where it
+was, after growing pauses. So it makes no difference where this program dies.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -26,8 +28,10 @@ from streamjoin.io.references import resolved
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest.connectors.spark import INPUT
+from streamjoin.results.reader import SNAPSHOT
 from streamjoin.spark.keys import column_sql
-from streamjoin.spark.staging import Query, Staging, for_spark, said, stage
+from streamjoin.spark.source import FORMAT, StreamJoinSource
+from streamjoin.spark.staging import INTERVAL, BatchFailed, Query, Staging, for_spark, said, stage
 from streamjoin.state.storage import ObjectStorage
 
 LOOK_SECONDS = 0.1
@@ -71,13 +75,31 @@ class Feed:
 
 
 @dataclass(frozen=True)
+class Output:
+    """Results, and where they go."""
+
+    name: str
+    """The join's."""
+    field: str
+    """The sink's, in the manifest."""
+    manifest: str
+    """Its text."""
+    state: str
+    """The directory in which Spark keeps the state of the query."""
+    format: str
+    options: Mapping[str, str]
+    streaming: bool
+
+
+@dataclass(frozen=True)
 class Order:
     """What this program is to do."""
 
     feeds: Sequence[Feed]
+    outputs: Sequence[Output]
     conf: Mapping[str, str]
     available_now: bool
-    """Read what is there now, and end."""
+    """Read what is there now; write, whenever a further line comes, what is there then."""
 
     @classmethod
     def from_json(cls, text: str) -> Order:
@@ -86,65 +108,133 @@ class Order:
             Feed(**{**each, "input": Input(**each["input"]), "views": {name: Input(**view) for name, view in each["views"].items()}})
             for each in value["feeds"]
         ]
-        return cls(feeds, value["conf"], value["available_now"])
+        return cls(feeds, [Output(**each) for each in value["outputs"]], value["conf"], value["available_now"])
 
 
 class ImpossibleError(Exception):
-    """A stream that can never be read as it is written. The text has the field and the remedy."""
+    """Something that can never be read or written as it stands in the manifest. The text has the field and the remedy."""
 
 
-def told(what: str, *, field: str = "") -> None:
-    """Have the driver know of trouble."""
-    print(json.dumps({"field": field, "error": what}), flush=True)
+def tell(**what: object) -> None:
+    """Have the driver know."""
+    print(json.dumps(what), flush=True)
 
 
-@dataclass
-class Fed:
-    """One stream, while it is read."""
+class Going(ABC):
+    """A query of Spark's that begins anew when it fails, until all is done."""
 
-    feed: Feed
-    session: Any
-    available_now: bool
-    query: Query | None = None
-    is_over: bool = False
-    _failures: int = 0
-    _newest: int = -1
-    _again_at: float = field(default=float("-inf"))
+    def __init__(self, field: str) -> None:
+        self.is_over = False
+        self._field = field
+        self._query: Query | None = None
+        self._failures, self._reached, self._again_at = 0, -1, float("-inf")
 
     def step(self) -> None:
         """Begin what is to begin, and see what has ended. Raises ImpossibleError."""
-        storage = ObjectStorage(self.feed.staging)
-        if self.query is None:
+        if self._query is None:
             if not self.is_over and time.monotonic() >= self._again_at:
-                self._begin(storage)
-        elif self.query.failure is not None:
-            self._failed(self.query.failure)
-        elif not self.query.is_active:
-            self.query, self.is_over = None, True
-            staged.end(storage)
+                try:
+                    self._query = self.begin()
+                except ImpossibleError:
+                    raise
+                except Exception as error:
+                    self._failed(said(error))
+                else:
+                    self.is_over = self._query is None
+        elif self._query.failure is not None:
+            self._failed(self._query.failure)
+        elif not self._query.is_active:
+            self._query, self.is_over = None, True
+            self.end()
 
-    def _begin(self, storage: ObjectStorage) -> None:
-        feed = self.feed
-        frame = framed(self.session, feed)
-        try:
-            if feed.streaming:
-                staging = Staging(feed.name, frame, feed.schema, feed.staging, f"{for_spark(feed.staging)}/query")
-                self.query = staging.start(available_now=self.available_now)
-            else:
-                _read_once(storage, feed, frame)
-                self.is_over = True
-        except staged.StagedError as error:
-            raise ImpossibleError(f"{feed.field}: {error}") from None
-        except Exception as error:
-            self._failed(said(error))
+    @abstractmethod
+    def begin(self) -> Query | None:
+        """Begin; None: all is done. Raises ImpossibleError, and what Spark raises."""
+
+    @abstractmethod
+    def reached(self) -> int:
+        """A number that grows as micro-batches are done."""
+
+    def end(self) -> None:  # noqa: B027 - most have nothing to do
+        """The query is done with all that was there."""
 
     def _failed(self, why: str) -> None:
-        newest = max(staged.numbers(ObjectStorage(self.feed.staging)), default=-1)
-        self._failures = 1 if newest > self._newest else self._failures + 1
-        self._newest = max(newest, self._newest)
+        reached = self.reached()
+        self._failures = 1 if reached > self._reached else self._failures + 1
+        self._reached = max(reached, self._reached)
         pause = PAUSES[min(self._failures, len(PAUSES)) - 1]
-        told(f"{why}; it is read again in {pause:.0f} s", field=self.feed.field)
-        self.query, self._again_at = None, time.monotonic() + pause
+        tell(field=self._field, error=f"{why}; it begins again in {pause:.0f} s")
+        self._query, self._again_at = None, time.monotonic() + pause
+
+
+class Fed(Going):
+    """A stream that is read."""
+
+    def __init__(self, feed: Feed, session: Any, *, available_now: bool) -> None:
+        super().__init__(feed.field)
+        self._feed, self._session, self._available_now = feed, session, available_now
+        self._storage = ObjectStorage(feed.staging)
+
+    def begin(self) -> Query | None:
+        feed = self._feed
+        frame = framed(self._session, feed)
+        try:
+            if not feed.streaming:
+                _read_once(self._storage, feed, frame)
+                return None
+            staging = Staging(feed.name, frame, feed.schema, feed.staging, f"{for_spark(feed.staging)}/query")
+            return staging.start(available_now=self._available_now)
+        except staged.StagedError as error:
+            raise ImpossibleError(f"{feed.field}: {error}") from None
+
+    def reached(self) -> int:
+        return max(staged.numbers(self._storage), default=-1)
+
+    def end(self) -> None:
+        staged.end(self._storage)
+
+
+class Written(Going):
+    """Results that are written."""
+
+    def __init__(self, output: Output, session: Any, *, available_now: bool) -> None:
+        super().__init__(output.field)
+        self._output, self._session, self._available_now = output, session, available_now
+        self._batch = -1
+
+    def begin(self) -> Query:
+        output, session, failures = self._output, self._session, list[str]()
+        session.dataSource.register(StreamJoinSource)
+        reading = session.readStream.format(FORMAT).option("manifestText", output.manifest).option("join", output.name)
+        frame, target = reading.load().drop(SNAPSHOT), _target(session, output.format, output.field)
+        options = resolved(output.options.items(), f"{output.field}.options", "the driver runs", ImpossibleError)
+        writing = frame.writeStream.queryName(f"streamjoin writes {output.name}").option("checkpointLocation", for_spark(output.state))
+        if output.streaming and isinstance(target, str):
+            writing = writing.format(target).options(**options)
+        else:
+            writing = writing.foreachBatch(partial(self._take, failures, target, options))
+        writing = writing.trigger(availableNow=True) if self._available_now else writing.trigger(processingTime=INTERVAL)
+        try:
+            return Query(output.name, writing.start(), failures)
+        except Exception as error:
+            raise ImpossibleError(f"{output.field}: {said(error)}; correct it, or set streaming to false") from None
+
+    def reached(self) -> int:
+        return self._batch
+
+    def _take(
+        self, failures: list[str], target: str | Callable[[Any, int], object], options: Mapping[str, str], frame: Any, number: int
+    ) -> None:
+        """Called by Spark, which is told of a failure in one line (``spark.staging``)."""
+        try:
+            if isinstance(target, str):
+                frame.write.format(target).options(**options).mode("append").save()
+            else:
+                target(frame, number)
+            self._batch = number
+        except Exception as error:
+            failures.append(said(error))
+            raise BatchFailed(failures[0]) from None
 
 
 def _read_once(storage: ObjectStorage, feed: Feed, frame: Any) -> None:
@@ -176,16 +266,26 @@ def framed(session: Any, feed: Feed) -> Any:
 
 def _loaded(session: Any, given: Input, where: str, *, streaming: bool) -> Any:
     options = resolved(given.options.items(), f"{where}.options", "the driver runs", ImpossibleError)
-    name, python = given.format, given.format.partition(":")
-    if python[1]:
-        try:
-            source = getattr(import_module(python[0]), python[2])
-        except (ImportError, AttributeError) as error:
-            raise ImpossibleError(f"{where}.format: {name}: {error}; give module:Class of a module that the driver can import") from None
-        session.dataSource.register(source)
-        name = source.name()
+    name = _target(session, given.format, where)
+    if not isinstance(name, str):
+        raise ImpossibleError(f"{where}.format: {given.format}: is a function, and only results are given to one; name a data source")
     reader = (session.readStream if streaming else session.read).format(name).options(**options)
     return (reader if given.columns is None else reader.schema(given.columns)).load()
+
+
+def _target(session: Any, name: str, where: str) -> str | Callable[[Any, int], object]:
+    """What a format's name means: a format, or a function of a program's."""
+    module, is_python, attribute = name.partition(":")
+    if not is_python:
+        return name
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ImpossibleError(f"{where}.format: {name}: {error}; give module:Class of a module that the driver can import") from None
+    if not isinstance(found, type):
+        return found  # type: ignore[no-any-return]
+    session.dataSource.register(found)
+    return str(found.name())  # type: ignore[attr-defined]
 
 
 def _declared(session: Any, frame: Any, feed: Feed) -> Any:
@@ -236,29 +336,38 @@ def _session(order: Order) -> Any:
     return builder.getOrCreate()
 
 
-def _end_with_standard_input() -> None:
-    sys.stdin.read()
+def _listen(is_asked: threading.Event) -> None:
+    for _ in sys.stdin:
+        is_asked.set()
     os._exit(0)  # Java ends with us
 
 
 def main() -> int:
     order = Order.from_json(sys.stdin.readline())
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    is_asked = threading.Event()
+    threading.Thread(target=_listen, args=(is_asked,), daemon=True).start()
     try:
         session = _session(order)
     except Exception as error:
-        told(f"Spark could not start: {said(error)}")
+        tell(field="spec.spark", error=f"Spark could not start: {said(error)}")
         return 1
-    feds = [Fed(feed, session.newSession(), order.available_now) for feed in order.feeds]
+    now = order.available_now
+    feds = [Fed(feed, session.newSession(), available_now=now) for feed in order.feeds]
+    written: list[Written] | None = None
     try:
-        while not order.available_now or not all(fed.is_over for fed in feds):
-            for fed in feds:
-                fed.step()
+        while True:
+            if written is None and (is_asked.is_set() or not now):
+                is_asked.clear()
+                written = [Written(output, session.newSession(), available_now=now) for output in order.outputs]
+            for going in (*feds, *(written or [])):
+                going.step()
+            if now and written is not None and all(going.is_over for going in written):
+                written = None
+                tell(done=True)
             time.sleep(LOOK_SECONDS)
     except ImpossibleError as error:
-        told(str(error))
+        tell(field="", error=str(error))
         return IMPOSSIBLE
-    return 0
 
 
 if __name__ == "__main__":

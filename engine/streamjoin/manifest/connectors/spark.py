@@ -1,4 +1,4 @@
-"""Whatever Spark can read: a source by the name of its format."""
+"""Whatever Spark can read and write: a source and a sink by the names of their formats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated, Self
 from pydantic import Field, PrivateAttr, StringConstraints
 
 from streamjoin.manifest.checks import Check, value_at
-from streamjoin.manifest.connector import SourceConnector
-from streamjoin.manifest.field_types import Names, Options, Sql, StreamName
+from streamjoin.manifest.connector import SinkConnector, SourceConnector
+from streamjoin.manifest.field_types import Names, Options, PositiveSpan, Sql, StreamName
 from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem
+from streamjoin.manifest.quantity import Duration
 
 INPUT = "input"
 """What a query calls that which is read."""
@@ -84,8 +85,38 @@ class SparkSource(SparkInput, SourceConnector):
             yield f"{field}.views.{name}", value_at(view, "options") or {}
 
 
+class SparkSink(SinkConnector):
+    """Whatever Spark can write, by the format's name. A Spark of its own, beside the driver, takes the results of each epoch from snapshots
+    in the checkpoint."""
+
+    format: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """The format's name: one of Spark's own (json, orc, kafka, jdbc, ...), of spark.packages, a Python data source as module:Class, or a
+    function as module:function, which is given a DataFrame and the number of the micro-batch."""
+    options: Options = Field(default={})
+    """The format's options. A value file:/path is read from that file, env:NAME from that variable."""
+    streaming: bool = True
+    """false: each micro-batch is appended as a table is. For formats that cannot be written as a stream, such as jdbc: after a failure some
+    results may come again."""
+    keep: PositiveSpan = Duration.parse("7d")
+    """How long results are kept for a Spark that cannot write them yet."""
+
+    opener = ""
+    is_exactly_once = False
+
+    @property
+    def identity(self) -> str:
+        return f"{self.format} by Spark"
+
+    def problems(self, field: str) -> Check:
+        for name, value in (value_at(self, "options") or {}).items():
+            yield from reference_problems(option_field(field, name), name, value)
+
+    def remarks(self, field: str) -> Check:
+        yield from secret_remarks(field, value_at(self, "options") or {})
+
+
 class SparkSettings(Part):
-    """The Spark that reads sources of the kind spark."""
+    """The Spark that reads sources of the kind spark, and writes to such sinks."""
 
     packages: Annotated[Names, Field(max_length=50)] = ()
     """Packages for formats that Spark does not have, as Maven coordinates: group:artifact:version. Spark fetches them when it starts."""

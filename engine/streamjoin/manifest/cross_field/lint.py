@@ -38,8 +38,8 @@ def remarks(manifest: Manifest) -> list[Problem]:
         own = resolve.over(whole, index, schemas)
         found += _index_remarks(f"spec.joins[{index if is_own else join.name}].condition", join.condition, own)
         found += _join_remarks(f"spec.joins[{index}]", join, spec) if is_own else ()
-    if spec.spark != model.Spec.model_fields["spark"].default and not any(stream.source.spark for stream in spec.streams):
-        found.append(Problem("spec.spark", None, "has no use, as no stream's source is spark; remove it"))
+    if spec.spark != model.Spec.model_fields["spark"].default and not resolve.has_spark(spec):
+        found.append(Problem("spec.spark", None, "has no use, as no source and no sink is spark; remove it"))
     is_chain = spec.scheme.model == HANDSHAKE
     if len(spec.joins) > 1 and not is_chain and holding.layouts_of(whole, schemas)[0].main.kind is MainKind.ALL:
         message = (

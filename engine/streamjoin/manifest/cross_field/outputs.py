@@ -42,6 +42,9 @@ def _sink(field: str, join: model.Join, is_read: bool) -> Check:
     if join.output.sink is None and join.output.snapshots is None and not is_read:
         why = "is missing, no stream reads the results, and no snapshots of them are kept"
         yield Problem(field, None, f"{why}; give {listed(SUGGESTED)}")
+    for kind, sink in sinks_in(value_at(join, "output", "sink")):
+        if not sink.opener and join.output.snapshots is not None:
+            yield Problem(f"{field}.{kind}", None, "takes results from snapshots of its own, and excludes snapshots beside it; remove one")
 
 
 def _where(field: str, join: model.Join, schemas: Mapping[str, Schema]) -> Check:
