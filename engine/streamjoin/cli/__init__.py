@@ -86,7 +86,7 @@ def of_workers(command: _Command) -> _Command:
     return command
 
 
-OF_PODS = frozenset({"driver", "executor", "purge", "serve"})
+OF_PODS = frozenset({"driver", "executor", "purge", "serve", "watch-sources"})
 """The commands of containers, which log as their pod's environment says."""
 
 
@@ -412,3 +412,14 @@ def purge(manifest: Path) -> None:
     from streamjoin.cli.pods import purge as remove
 
     raise SystemExit(remove(manifest))
+
+
+@main.command(hidden=True)
+@click.argument("manifest", type=FILE)
+@click.option("--every", "pause", type=Duration(), default="2s", show_default=True, help="The time between two questions to the sources.")
+@click.option("--answered", type=FILE, metavar="FILE", help="Make this file once all sources have answered.")
+def watch_sources(manifest: Path, pause: float, answered: Path | None) -> None:
+    """Wait until a source of MANIFEST's join, which does not run, has something that it has not read."""
+    from streamjoin.cli.watching import watch
+
+    raise SystemExit(watch(manifest, pause, answered))

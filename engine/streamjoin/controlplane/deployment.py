@@ -240,9 +240,9 @@ def make_config(job: Job, seed: int, query: str, storage: Storage, sources: Sequ
     )
 
 
-def make_sources(job: Job, storage: Storage) -> tuple[Source, ...]:
-    """The sources that the manifest names."""
-    exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage)
+def make_sources(job: Job, storage: Storage, *, writes: bool = True) -> tuple[Source, ...]:
+    """The sources that the manifest names. ``writes``: whether what they plan may be committed."""
+    exact, snapshots = job.window.kind is WindowKind.ROWS, StorageSnapshots(storage, writes=writes)
     stored = [stream.name for stream in job.streams if stream.source.is_outside]
     replays = Replays(storage, job.dead_letter, stored)
 

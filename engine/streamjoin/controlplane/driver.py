@@ -33,6 +33,7 @@ from streamjoin.controlplane.cutting import least_workers, plan_for
 from streamjoin.controlplane.fingerprint import JoinChanges, join_changes
 from streamjoin.controlplane.flowing import Flows
 from streamjoin.controlplane.garbage import GarbageCollector
+from streamjoin.controlplane.idleness import Idleness
 from streamjoin.controlplane.joins import as_named_now
 from streamjoin.controlplane.next_checkpoint import result_of
 from streamjoin.controlplane.observations import Observations
@@ -103,6 +104,7 @@ class Driver:
             happened=self._happened,
             ready=self._ready,
         )
+        self.idleness = Idleness()
         self._warnings: tuple[str, ...] = ()  # about the plan that was made here, for the next epoch's result
         self._changes: JoinChanges | None = None  # the joins that the checkpoint was not made with, or alone with, until it is
 
@@ -158,12 +160,16 @@ class Driver:
         ``final``: no more input will come, so what waits for its end (a last line without a newline) is taken as it is.
         Raises EpochFailed (try again or stop), Superseded and StorageError (stop), SourceError (stop: the input needs mending).
         """
+        is_idle = False
         try:
-            return self._step(final)
+            result = self._step(final)
+            is_idle = result is None and not self._owes_anything
+            return result
         except UnavailableError as error:  # what cannot be reached now fails the epoch, not the driver
             epoch = max(0, self.checkpoint.epoch + self.is_published)
             raise EpochFailed(f"epoch {epoch}: UnavailableError: {error}", traceback.format_exc()) from error
         finally:
+            self.idleness.heard(self._clock(), is_idle=is_idle)
             self._phase.leave()
 
     def _step(self, final: bool) -> EpochResult | None:
@@ -179,6 +185,8 @@ class Driver:
         try:
             self._phase.restart()
             flight = flight or self._begin(final)
+            if flight is not None:
+                self.idleness.heard(self._clock(), is_idle=False)
             finished = None if flight is None else pipeline.finish(flight, final)
             if finished is None:
                 self._commits.idle(final=final, exhausted=self.exhausted)
@@ -201,6 +209,15 @@ class Driver:
         result = result_of(self.job, after, epoch, reports, self._phase.lap(), retries() - repeated - pipeline.task_retries)
         result = replace(result, refused=refused, totals=self.checkpoint.totals)
         return replace(result, warnings=(*result.warnings, *warnings, *refusals), delays=self._delays.take())
+
+    @property
+    def _owes_anything(self) -> bool:
+        """Whether something is there that could not be read yet, or something would become visible by and by though nothing comes; and
+        while it is not durable where each source is to be read on."""
+        last, commits = self.checkpoint, self._commits
+        is_durable = last.epoch >= 0 and all(last.input.positions)
+        is_visible = commits.is_published and not commits.results.waiting and not self._timelines.owe(last)
+        return self._pipeline.waits or not (is_durable and is_visible)
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""

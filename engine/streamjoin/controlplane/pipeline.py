@@ -73,6 +73,8 @@ class Pipeline:
     ) -> None:
         self.exhausted = False
         """Whether all sources said last that nothing will come after what they had planned."""
+        self.waits = False
+        """Whether the sources had more, when they were last asked, than was planned to be read."""
         self.idle_warnings: tuple[str, ...] = ()
         """Warnings of the sources when they were last asked, if they had nothing new."""
         self.caution = Caution()
@@ -108,6 +110,7 @@ class Pipeline:
         sources, last = self._commits.sources, self._commits.checkpoint
         inputs = plan_inputs(job, sources, last, head, self._clock(), final=final, caution=self.caution)
         self.exhausted = all(plan.exhausted for plan in inputs)
+        self.waits = any(plan.waiting_records for plan in inputs)
         self.idle_warnings = () if has_splits(inputs) else tuple(warning for plan in inputs for warning in plan.warnings)
         return inputs
 

@@ -14,11 +14,13 @@ FOLDER = "sources"
 class StorageSnapshots:
     """See the module."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, *, writes: bool = True) -> None:
+        """``writes``: whether positions that name what is put may be committed; else nothing is put."""
+        self._storage, self._writes = storage, writes
 
     def put(self, name: str, data: bytes) -> None:
-        self._storage.put(snapshot_path(name), data)
+        if self._writes:
+            self._storage.put(snapshot_path(name), data)
 
     def get(self, name: str) -> bytes:
         return self._storage.get(snapshot_path(name))

@@ -111,6 +111,12 @@ class Timelines:
         timelines = checkpoint.snapshots.timelines.items()
         return any(timeline.open is not None and (end or timeline.is_due(self._rule(join), now)) for join, timeline in timelines)
 
+    def owe(self, checkpoint: Checkpoint) -> bool:
+        """Whether one is yet to be stored, or will end by the clock alone."""
+        ends = ((timeline.open, self._rule(join)) for join, timeline in checkpoint.snapshots.timelines.items())
+        are_open = any(of is not None and rule is not None and rule.every_seconds is not None for of, rule in ends)
+        return are_open or any(self._stored(checkpoint, join).closed for join in checkpoint.snapshots.timelines)
+
     def between(self, last: Checkpoint, now: float, *, end: bool) -> SnapshotState:
         """Those that a commit without an epoch is to have."""
         after = {join: self._stored(last, join).with_rows(self._rule(join), last.epoch, (), "", now, end=end) for join in self._names(last)}

@@ -254,6 +254,7 @@ class PlanApi:
             "generation": None if status is None else status.generation,
             "workers": None if status is None else status.workers,
             "phase": None if status is None else status.phase.value,
+            "idleSeconds": self._driver.idleness.seconds,
         }
         return Answer(200 if healthy else 503, HealthAnswer.model_validate(facts | plan))
 

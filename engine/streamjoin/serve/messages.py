@@ -291,6 +291,8 @@ class HealthAnswer(Message):
     """Why snapshots of results wait for their stores, while the join goes on; null: they do not."""
     watermark_held: HeldAnswer | None
     """What has held back the watermarks for a minute or longer; null: nothing has."""
+    idle_seconds: float | None
+    """For how long nothing has been left to do, by the latest answer of the sources; null: something is left, or it is not known yet."""
     generation: int | None
     workers: int | None
     phase: str | None
