@@ -136,6 +136,7 @@ class FakeDriver:
         self.stalled: Object | None = None
         self.snapshots_wait: str | None = None
         self.watermark_held: dict[str, Any] | None = None
+        self.idle_seconds: float | None = None
         self.measured_generation: int | None = None
         self.polls = 0
         """How often somebody asked for the plan."""
@@ -153,7 +154,7 @@ class FakeDriver:
                 elif path == "/v1/health":
                     facts = {"state": driver.state, "lastError": driver.last_error, "lastFailure": driver.last_failure}
                     facts |= {"stalled": driver.stalled, "committedAt": 1.8e9, "snapshotsWait": driver.snapshots_wait}
-                    facts["watermarkHeld"] = driver.watermark_held
+                    facts |= {"watermarkHeld": driver.watermark_held, "idleSeconds": driver.idle_seconds}
                     self.answer(200, json.dumps(facts).encode())
                 elif path == "/v1/plan" and driver.has_plan:
                     driver.polls += 1

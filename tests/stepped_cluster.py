@@ -131,7 +131,7 @@ class SteppedCluster:
         for key in [known for known in seen.bodies if known not in bodies]:
             seen.forget(key)
         there = {body["metadata"]["uid"] for bodies in deployments.values() for body in bodies}
-        for known in (*seen.deployments.values(), *seen.query_servers.values()):
+        for known in (*seen.deployments.values(), *seen.query_servers.values(), *seen.watchers.values()):
             if known["metadata"]["uid"] not in there:
                 seen.lost_deployment(known)
         versions = {}
@@ -225,6 +225,13 @@ class SteppedCluster:
     def query_pod(self, status: Object, node: str | None = None) -> str:
         """A query server's pod, as its Deployment's controller would make it, with such a status. Returns its path."""
         return self._pod(self.cluster.child("Deployment", "sj-one-queries")["spec"]["template"], "sj-one-queries", status, node)
+
+    def watcher_pod(self, status: Object) -> str:
+        """Likewise of a join that sleeps, once it does."""
+        self.cluster.driver.idle_seconds = 1e6
+        self.until("it sleeps", lambda: self.condition("Ready").get("reason") in ("Suspending", "SuspendedWhenIdle"), 60)
+        self.cluster.ready()
+        return self._pod(self.cluster.child("Deployment", "sj-one-watcher")["spec"]["template"], "sj-one-watcher", status, "node-2")
 
     def _pod(self, template: Object, name: str, status: Object, node: str | None) -> str:
         self._pods += 1

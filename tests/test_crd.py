@@ -852,6 +852,13 @@ STATUS: Object = {
         "url": "http://sj-one-queries.default.svc:8080/v1/query",
         "flight": "grpc://sj-one-queries.default.svc:8081",
     },
+    "sleep": {
+        "reason": "SuspendedWhenIdle",
+        "since": "2026-01-01T00:00:00Z",
+        "message": "no record",
+        "wokenAt": "2026-01-01T01:00:00Z",
+        "wokenBy": "there is something to read",
+    },
     "memory": "2 Gi: 1 Gi of tuples and 1 Gi of Java",
     "image": "streamjoin-engine:1",
     "lastCommit": "2026-01-01T00:00:00Z",

@@ -1113,6 +1113,29 @@ def test_from_kafka_to_kafka_through_a_broker_that_stops(kube: Kube, join: Join)
     print(f"{join.namespace}: {len(clicks)} clicks, {len(purchases)} purchases, {len(found)} results")
 
 
+def test_an_idle_join_sleeps_until_the_first_record_whose_results_come_once(join: Join) -> None:
+    join.start(idle_pod("client"))
+    topics = use_kafka(join)
+    join.body["spec"]["idle"] = {"after": "10s"}
+    beside_broker(join, CREATE, *topics)
+    at = START
+    click, purchase = {"user": "u", "page": "/", "at": at}, {"user": "u", "amount": "1.00", "at": at}
+    for topic, record in zip(topics[:2], (click, purchase), strict=True):
+        beside_broker(join, PRODUCE, topic, stdin=lines([record]))
+    join.apply()
+    join.until("the first result", lambda: len(results(join, topics[2])) == 1)
+    for amount in ("2.00", "3.00"):
+        join.until("it sleeps", lambda: join.condition("Ready").get("reason") == "SuspendedWhenIdle")
+        join.until("nothing but the watcher", lambda: not join.pods("driver") and not join.pods("executor") and join.running("watcher"))
+        before = len(results(join, topics[2]))
+        beside_broker(join, PRODUCE, topics[1], stdin=lines([{**purchase, "amount": amount}]))
+        join.until("its result", lambda before=before: len(results(join, topics[2])) == before + 1)
+        sleep = join.status["sleep"]
+        assert sleep["wokenBy"] == "there is something to read"
+        print(f"{join.namespace}: woken at {sleep['wokenAt']}, at work since {join.condition('Available')['lastTransitionTime']}")
+        join.until("no watcher", lambda: not join.pods("watcher"))
+
+
 def use_kafka(join: Join) -> list[str]:
     """Makes it the example's join, with state in S3, of topics of its own: clicks, purchases and attributions."""
     join.body = yaml.safe_load(KAFKA_EXAMPLE.read_text())

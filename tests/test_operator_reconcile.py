@@ -61,6 +61,7 @@ class Drivers:
         self.counts = {"orders": (0.0, 0.0), "payments": (0.0, 0.0)}
         self.text = ""
         self.ended: list[Object] = []
+        self.idle: float | None = None
 
     async def read(self, url: str, token: str) -> Report:
         if self.refuses_token:
@@ -82,7 +83,7 @@ class Drivers:
             plan["wanted"] = {"generation": self.generation + 1, "workers": self.wanted, "scheme": {"model": model}}
         utilization = dict.fromkeys(range(self.workers), self.tau)
         measured = Measured(self.generation, utilization, dict.fromkeys(utilization, 0.0), self.counts)
-        return Report({"state": self.state, "lastError": None}, plan, measured, self.text)
+        return Report({"state": self.state, "lastError": None, "idleSeconds": self.idle}, plan, measured, self.text)
 
     async def statistics(self, url: str, token: str) -> None:
         return None
@@ -155,6 +156,7 @@ class World:
             for name, known in (
                 (names.base_name(key[1]), reconciler.seen.deployments),
                 (names.queries_name(key[1]), reconciler.seen.query_servers),
+                (names.watcher_name(key[1]), reconciler.seen.watchers),
             ):
                 if ("Deployment", key[0], name) not in self.cluster.objects:
                     known.pop(key, None)
@@ -175,13 +177,15 @@ class World:
         for _ in range(60):
             before = len(self.cluster.writes)
             try:
-                await self.once()
+                after = await self.once()
             except ApiError:
                 self.now, quiet = self.now + 1, 0
                 continue
             for deployment in self.cluster.of("Deployment"):
                 self.cluster.ready("default", deployment["metadata"]["name"], deployment["spec"]["replicas"])
             self.cluster.end_trials()
+            if after == 0.0:  # it comes again at once
+                continue
             self.now += 61
             quiet = quiet + 1 if len(self.cluster.writes) == before else 0
             if quiet == 2:
@@ -510,6 +514,50 @@ async def a_child_is_deleted_and_one_changed(world: World) -> None:
     world.cluster.edit("Role", "default", "sj-one", lambda body: body.update(rules=[]))
     world.now += 1000
     await world.settle()
+
+
+@story
+async def a_join_that_is_idle_sleeps_until_a_record_comes(world: World) -> None:
+    await create(world)
+    await sleep(world)
+    assert world.condition("Ready") == ("True", "SuspendedWhenIdle")
+    end_watcher(world, 0)
+    await world.settle()
+    assert world.condition("Ready") == ("True", "JoinRunning")
+
+
+@story
+async def a_window_of_the_schedule(world: World) -> None:
+    world.submit(streamjoin(suspendDuring=NIGHT))
+    world.wall = AT_NIGHT
+    await world.settle()
+    assert world.condition("Ready") == ("True", "SuspendedBySchedule")
+    world.wall = BY_DAY
+    await world.settle()
+    assert world.condition("Ready") == ("True", "JoinRunning")
+
+
+NIGHT: list[Object] = [{"start": "20:00", "end": "06:00"}]
+AT_NIGHT, BY_DAY = datetime(2026, 1, 1, 23, tzinfo=UTC), datetime(2026, 1, 2, 9, tzinfo=UTC)
+
+
+async def sleep(world: World) -> None:
+    """Its driver has had nothing to do for long enough, and says so once."""
+    world.change(lambda spec: spec.update(idle={"after": "30m"}))
+    world.drivers.idle = 1800.0
+    await world.settle()
+    world.drivers.idle = None
+
+
+def end_watcher(world: World, code: int, name: str = "sj-one-watcher-1") -> None:
+    """Its container has ended, and was started again."""
+    ended = {"terminated": {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z", "message": ""}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    container = {"name": names.WATCHER, "ready": False, "restartCount": 1, "state": waiting, "lastState": ended}
+    pod = pod_of(names.WATCHER, name, {"phase": "Running", "containerStatuses": [container]})
+    watcher = world.cluster.edit("Deployment", "default", "sj-one-watcher", lambda body: body.update(status={}))
+    pod["metadata"]["ownerReferences"] = [{"uid": watcher["metadata"]["uid"]}]  # it goes with it
+    world.cluster.put(pod)
 
 
 async def _attempt(world: World) -> None:

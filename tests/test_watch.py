@@ -20,6 +20,7 @@ from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.idleness import Idleness
 from streamjoin.controlplane.watch import Watch
 from streamjoin.io.base import Position, SourcePlan, UnavailableError
+from streamjoin.io.replays import ask
 from streamjoin.job import Job
 from streamjoin.manifest import load
 from streamjoin.manifest import sources as models
@@ -95,6 +96,18 @@ def test_a_source_is_watched_without_consuming_or_writing_anything(name: str, tm
     assert watch_of(job).found(NOW) is None
 
 
+def test_letters_that_are_to_be_read_again_wake_the_join(tmp_path: Path) -> None:
+    given = {"files": {"path": str(tmp_path / "in"), "format": "json"}}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"id": 1, "name": "n"}\n{"id": "x"}\n')
+    job = job_of(tmp_path, given)
+    run(job)
+    assert watch_of(job).found(NOW) is None
+    letters = [path.name for path in Path(job.dead_letter).iterdir() if path.is_file()]
+    ask(ObjectStorage(job.checkpoint), letters, 0)
+    assert watch_of(job).found(NOW) == "a has records that were not read"
+
+
 def test_a_generator_that_is_over_wakes_nobody(tmp_path: Path) -> None:
     job = job_of(tmp_path, {"generator": SOURCES["generator"].given("")})
     run(job)
@@ -144,6 +157,7 @@ def test_the_command_says_that_it_watches_and_ends_with_the_first_record(tmp_pat
             wait_for("it ends", lambda: process.poll() is not None)
             assert process.stderr is not None
             assert (process.returncode, process.stderr.read()) == (0, "a has records that were not read\n")
+            assert not answered.exists()
         finally:
             process.kill()
 
@@ -155,10 +169,12 @@ def test_a_watch_that_cannot_ask_ends_with_what_is_wrong(tmp_path: Path) -> None
     for path in (tmp_path / "table" / "_delta_log").iterdir():
         path.unlink()
     (tmp_path / "m.yaml").write_text(manifest_of(tmp_path, given))
-    command = [sys.executable, "-m", "streamjoin", "watch-sources", str(tmp_path / "m.yaml")]
+    (tmp_path / "answered").touch()
+    command = [sys.executable, "-m", "streamjoin", "watch-sources", str(tmp_path / "m.yaml"), f"--answered={tmp_path / 'answered'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert str(tmp_path / "table") in done.stderr
+    assert not (tmp_path / "answered").exists(), "nobody is to believe what was left by one that was killed"
 
 
 def test_only_answers_make_a_join_idle() -> None:

@@ -106,7 +106,7 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         *("Applying", "NothingRefused"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
-        *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited"),
+        *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited", "SuspendedWhenIdle", "SuspendedBySchedule", "Woken"),
         *("FirstPlan", "PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {

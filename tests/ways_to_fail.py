@@ -1498,6 +1498,40 @@ def query_template(world: SteppedCluster) -> Iterator[None]:
     changed(world, {"queries": {"podTemplate": None}})
 
 
+# Sleep.
+_section.append("Sleep")
+
+
+@way(
+    "The sources of a join that sleeps cannot be asked",
+    Reason.WatcherFails,
+    "1 of 1 watchers: pod sj-one-watcher-",
+    "exit code 3: a source cannot be read",
+    do="As the message says; after five minutes the join is woken, and says more",
+)
+def no_source(world: SteppedCluster) -> Iterator[None]:
+    world.runs(idle={"after": "30m"})
+    path = world.watcher_pod(looping(world, 3, own=names.WATCHER))
+    yield
+    world.remove(path)
+
+
+@way(
+    "The watcher's pod is refused",
+    Reason.ApplyRefused,
+    "Deployment sj-one-watcher: ",
+    "look at spec.idle.podTemplate",
+    do="As the message says; the join goes on meanwhile",
+)
+def watcher_template(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    changed(world, {"idle": {"after": "30m", **template(containers=[{"name": "more"}])}})
+    world.cluster.driver.idle_seconds = 1e6
+    yield
+    world.cluster.driver.idle_seconds = None
+    changed(world, {"idle": {"podTemplate": None}})
+
+
 # Measurements.
 _section.append("Measurements")
 

@@ -10,6 +10,7 @@ from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
 from streamjoin_operator.seen import Seen
+from streamjoin_operator.sleeping import Sleep
 
 UNLISTED = ("Deployment", "Secret", "PersistentVolumeClaim")
 """Children that are read one by one."""
@@ -58,22 +59,33 @@ class Applier:
         return PROCEED
 
     def _note(self, reconciliation: Reconciliation, deployment: Object) -> None:
-        key = (reconciliation.resource.namespace, reconciliation.resource.name)
-        if deployment["metadata"]["name"] == reconciliation.resource.base:
+        resource, name = reconciliation.resource, deployment["metadata"]["name"]
+        key = (resource.namespace, resource.name)
+        if name == resource.base:
             reconciliation.deployment = self._seen.deployments[key] = deployment
+        elif name == names.watcher_name(resource.name):
+            reconciliation.watcher = self._seen.watchers[key] = deployment
         else:
             reconciliation.query_servers = self._seen.query_servers[key] = deployment
 
     async def heed_suspend(self, reconciliation: Reconciliation) -> None:
-        """Of a manifest that is refused this field alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
+        """Of a manifest that is refused suspending alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
         found, resource = reconciliation.deployment, reconciliation.resource
         revision = ((found or {}).get("metadata", {}).get("annotations") or {}).get(names.REVISION, "")
         replicas = 0 if reconciliation.is_suspended or mismatch(found, revision) is not None else 1
         if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
             return
-        changed = await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, {"spec": {"replicas": replicas}})
-        reconciliation.deployment = self._seen.deployments[resource.namespace, resource.name] = changed
+        patch: Object = {"spec": {"replicas": replicas}}
+        if (sleep := reconciliation.sleep) is not None:
+            patch["metadata"] = {"annotations": {names.SLEEP: sleep.note}}
+        changed = await self._ports.api.patch(api.DEPLOYMENT, resource.namespace, resource.base, patch)
+        before, reconciliation.deployment = Sleep.of(found), changed
+        self._seen.deployments[resource.namespace, resource.name] = changed
         reconciliation.events.append(("Normal", Reason.Updated, f"Deployment {resource.base}"))
+        reconciliation.tell_woken(before)
+        watcher = reconciliation.watcher
+        if replicas and watcher is not None and resource.owns(watcher):  # a claim of one node's would keep the driver from another
+            await self._ports.api.delete(api.DEPLOYMENT, resource.namespace, watcher["metadata"]["name"], watcher["metadata"]["uid"])
 
     async def set_finalizer(self, reconciliation: Reconciliation, wanted: bool) -> None:
         metadata = reconciliation.body["metadata"]
@@ -97,8 +109,8 @@ def refusal(desired: Object, error: ApiError) -> tuple[Reason, str]:
     """What the condition says of an object that the API server refuses."""
     kind, name = desired["kind"], desired["metadata"]["name"]
     field = {"Deployment": "driver.podTemplate", "ServiceAccount": "serviceAccountAnnotations", "Job": "cleanup.podTemplate"}.get(kind)
-    if kind == "Deployment" and name.endswith(f"-{names.QUERIES}"):
-        field = "queries.podTemplate"
+    if kind == "Deployment":
+        field = {names.QUERIES: "queries.podTemplate", names.WATCHER: "idle.podTemplate"}.get(name.rpartition("-")[2], field)
     if "field is immutable" in error.message:
         remedy = f"; delete {kind} {name}, and the operator makes it anew"
     elif field is None or error.status == 403:

@@ -14,10 +14,14 @@ from streamjoin_operator.applying import Applier
 from streamjoin_operator.budget import least_available
 from streamjoin_operator.drift import Object, our_entries
 from streamjoin_operator.driver_files import files_of, is_files_map
+from streamjoin_operator.driver_steps import DriverSteps
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Step, Verdict
 from streamjoin_operator.seen import Seen
+from streamjoin_operator.sleep_step import SleepStep
+from streamjoin_operator.sleeping import Sleep
+from streamjoin_operator.trial import image_of
 from streamjoin_operator.trial_step import TrialStep
 from streamjoin_operator.window_step import WindowStep
 
@@ -39,16 +43,17 @@ KIND_SECONDS = 600.0
 class ChildSteps:
     """See the module."""
 
-    def __init__(self, ports: Ports, seen: Seen, applier: Applier) -> None:
+    def __init__(self, ports: Ports, seen: Seen, applier: Applier, driver_steps: DriverSteps) -> None:
         self._ports, self._seen, self._applier = ports, seen, applier
         self._window, self._trial = WindowStep(ports), TrialStep(ports, applier)
+        self.sleep = SleepStep(ports, applier, driver_steps)
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
     def all(self) -> tuple[Step, ...]:
         return (
-            *(self.observe, self.secrets, self.hold_back, self.access, self.token, self.claim, self.finalizer),
+            *(self.observe, self.secrets, self.hold_back, self.sleep.decide, self.access, self.token, self.claim, self.finalizer),
             *(self._window.wait, self._trial.files, self._trial.trial),
-            *(self.begin, self.network, self.budget, self.monitor, self.driver, self.record, self._trial.done),
+            *(self.begin, self.network, self.budget, self.monitor, self.sleep.watch, self.driver, self.record, self._trial.done),
             *(self.query_servers, self.prune, self.checked),
         )
 
@@ -71,7 +76,8 @@ class ChildSteps:
         reconciliation.memo.record = reconciliation.observed.get(("ConfigMap", reconciliation.resource.base))
         reconciliation.deployment = reconciliation.observed.get(("Deployment", reconciliation.resource.base))
         reconciliation.query_servers = reconciliation.observed.get(("Deployment", names.queries_name(reconciliation.resource.name)))
-        for deployment in (reconciliation.deployment, reconciliation.query_servers):
+        reconciliation.watcher = reconciliation.observed.get(("Deployment", names.watcher_name(reconciliation.resource.name)))
+        for deployment in (reconciliation.deployment, reconciliation.query_servers, reconciliation.watcher):
             if deployment is not None:
                 self._seen.saw_deployment(deployment)
         return PROCEED
@@ -201,7 +207,7 @@ class ChildSteps:
         return PROCEED if budget is None else await self._applier.apply(reconciliation, budget)
 
     def _wanted_budget(self, reconciliation: Reconciliation) -> Object | None:
-        if reconciliation.manifest.spec.suspend:
+        if reconciliation.is_suspended:
             return None
         stored, memo = reconciliation.body.get("status") or {}, reconciliation.memo
         workers = (stored.get("plan") or {}).get("tasks") or reconciliation.derived.workers
@@ -234,8 +240,9 @@ class ChildSteps:
         """Its Deployment. Where somebody changes or deletes that, a check is due."""
         if not reconciliation.checking:
             return PROCEED
-        desired = reconciliation.driver(self._ports.settings)
+        desired, before = reconciliation.driver(self._ports.settings), Sleep.of(reconciliation.deployment)
         verdict = await self._applier.apply(reconciliation, desired)
+        reconciliation.tell_woken(before)
         said = children.mismatch(reconciliation.deployment, desired["metadata"]["annotations"][names.REVISION])
         if said is None or verdict.after is not None or reconciliation.is_suspended:
             return verdict
@@ -253,8 +260,7 @@ class ChildSteps:
     def _wanted_servers(self, reconciliation: Reconciliation) -> list[Object]:
         settings = self._ports.settings
         assert reconciliation.deployment is not None, "the driver's step applies it"
-        containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"]
-        image = next(container["image"] for container in containers if container["name"] == names.DRIVER)
+        image = image_of(reconciliation.deployment["spec"]["template"])
         return children.query_servers(reconciliation.resource, reconciliation.manifest, settings, image)
 
     async def prune(self, reconciliation: Reconciliation) -> Verdict:
@@ -266,6 +272,8 @@ class ChildSteps:
         wanted = {(desired["kind"], desired["metadata"]["name"]) for desired in self._wanted_servers(reconciliation)}
         wanted |= {("ServiceAccount", executors), ("ConfigMap", names.ledger_name(reconciliation.resource.name))}
         wanted |= {(kind.kind, base) for kind in (*LISTED, api.POD_MONITOR) if kind not in (api.BUDGET, api.NETWORK_POLICY)}
+        if reconciliation.is_watched:
+            wanted.add(("Deployment", names.watcher_name(reconciliation.resource.name)))
         if self._wanted_budget(reconciliation) is not None:
             wanted.add(("PodDisruptionBudget", base))
         if self._ports.settings.network_policy:

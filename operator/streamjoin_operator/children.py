@@ -33,10 +33,12 @@ from streamjoin_operator.pod_templates import (
     executor_template,
     queries_template,
     query_ports,
+    watcher_template,
     worker_ports,
 )
 from streamjoin_operator.resource import Resource, child
 from streamjoin_operator.settings import Settings
+from streamjoin_operator.sleeping import Sleep
 
 TLS_FILES = ("tls.crt", "tls.key", "ca.crt")
 DRIVER_RULES: list[Object] = [
@@ -273,9 +275,11 @@ def deployment(
     files: Files | None = None,
     *,
     waits: bool = False,
+    sleep: Sleep | None = None,
 ) -> Object:
     """The driver. While what it was started for is unchanged, its pod template is left as it is, so that a new release of the operator,
-    with another default image perhaps, restarts no join. ``files``: the driver's, where they are known. ``waits``: as if it were."""
+    with another default image perhaps, restarts no join. ``files``: the driver's, where they are known. ``waits``: as if it were.
+    ``sleep``: what is to be noted of it."""
     files = driver_files(resource, manifest, settings) if files is None else files
     wanted = files[REVISION_KEY]
     mounted = names.files_name(resource.name, content(files))
@@ -284,6 +288,10 @@ def deployment(
     lasting = json.dumps(template, sort_keys=True).replace(mounted, "").replace(wanted, "")
     annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template), names.TRIED: digest([lasting, substance(files)])}
     annotations[names.ASKED] = digest(resource.nonce)
+    is_suspended = manifest.spec.suspend
+    if sleep is not None:
+        annotations[names.SLEEP] = sleep.note
+        is_suspended |= sleep.is_asleep
     if observed is not None:
         noted = observed["metadata"].get("annotations") or {}
         if waits:
@@ -299,7 +307,7 @@ def deployment(
         resource.base,
         metadata={"annotations": annotations},
         spec={
-            "replicas": 0 if manifest.spec.suspend or mismatch(observed, wanted) is not None else 1,
+            "replicas": 0 if is_suspended or mismatch(observed, wanted) is not None else 1,
             "revisionHistoryLimit": 2,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": resource.selected(names.DRIVER)},
@@ -315,6 +323,18 @@ def _applied_template(observed: Object) -> Object:
         fields = fields.get(name, {})
     template: Object = ours(observed["spec"]["template"], fields)
     return template
+
+
+def watcher(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> Object:
+    """What asks the sources while the join sleeps; its pod is ready as long as they answer. ``image``: the driver's."""
+    spec = {
+        "replicas": 1,
+        "revisionHistoryLimit": 2,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": resource.selected(names.WATCHER)},
+        "template": watcher_template(resource, manifest, settings, image),
+    }
+    return child(resource, "apps/v1", "Deployment", names.watcher_name(resource.name), spec=spec)
 
 
 def query_servers(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> list[Object]:

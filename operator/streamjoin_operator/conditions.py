@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamjoin_operator.convergence import Cause, Condition, Outcome, Standing
-from streamjoin_operator.facts import Facts, answers, asked_of, driver_state, lacks_executors
+from streamjoin_operator.facts import Facts, answers, asked_of, driver_state, lacks_executors, suspension
 from streamjoin_operator.instants import instant
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
@@ -44,6 +44,7 @@ def standing(facts: Facts, before: Mapping[str, Any], available: Condition | Non
         deleting=facts.deleting,
         paused=facts.paused,
         suspended=facts.suspended,
+        suspended_by=suspension(facts),
         stopped=not facts.driver_pods,
         has_driver=facts.driver_wanted,
     )
@@ -101,7 +102,8 @@ def _available(facts: Facts) -> Condition:
     if facts.deleting is not None:
         return Condition("Available", False, *facts.deleting)
     if facts.suspended:
-        return Condition("Available", False, Reason.Suspending if facts.driver_pods else Reason.Suspended, "spec.suspend is true")
+        reason, message = suspension(facts)
+        return Condition("Available", False, Reason.Suspending if facts.driver_pods else reason, message)
     if facts.paused and not facts.driver_wanted:
         return Condition("Available", False, Reason.Paused, "spec.paused is true, and no driver was started before")
     if facts.refused is not None and not facts.driver_wanted:
@@ -160,7 +162,7 @@ def _told_by_driver(kind: str, facts: Facts) -> Condition | Mapping[str, Any]:
     if facts.deleting is not None:
         return Condition(kind, False, *facts.deleting)
     if facts.suspended:
-        return Condition(kind, False, Reason.Suspended)
+        return Condition(kind, False, suspension(facts)[0])
     if facts.report is None or not facts.report.health:
         return Condition(kind, None, Reason.DriverUnreachable if facts.driver_ready else Reason.DriverStarting, "no driver answers")
     return facts.report.health
@@ -231,8 +233,10 @@ def degraded_condition(facts: Facts) -> Condition:  # noqa: C901
         return Condition("Degraded", True, *facts.refused)
     if facts.deleting is not None:
         return Condition("Degraded", False, *facts.deleting)
+    if facts.suspended and facts.watch_trouble is not None:
+        return Condition("Degraded", True, facts.watch_trouble.reason, facts.watch_trouble.message)
     if facts.suspended and facts.queries_trouble is None and facts.claim_trouble is None:
-        return Condition("Degraded", False, Reason.Suspended)
+        return Condition("Degraded", False, suspension(facts)[0])
     if facts.trouble is not None:
         return Condition("Degraded", True, facts.trouble.reason, facts.trouble.message)
     if facts.driver_ready and facts.report is not None and facts.report.problem is not None:

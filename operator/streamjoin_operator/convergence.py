@@ -60,6 +60,7 @@ class Standing:
     deleting: Cause | None = None
     paused: bool = False
     suspended: bool = False
+    suspended_by: Cause = (Reason.Suspended, Reason.Suspended.value)
     stopped: bool = False
     """Whether no pod of the driver is left."""
     has_driver: bool = True
@@ -130,8 +131,7 @@ def _obstacle(standing: Standing) -> Cause:
 
 
 def _suspended(kind: str, status: bool, standing: Standing) -> Condition:
-    reason = Reason.Suspended if standing.stopped else Reason.Suspending
-    return Condition(kind, status, reason, reason.value)
+    return Condition(kind, status, *(standing.suspended_by if standing.stopped else (Reason.Suspending, Reason.Suspending.value)))
 
 
 def _reconciling(standing: Standing, stalled: Condition) -> Condition:

@@ -24,7 +24,7 @@ from streamjoin_operator.reporting import Reporter
 
 DRAIN_SECONDS = 120.0
 """How long a deletion waits for the join's pods to end before the state is removed all the same."""
-COMPONENTS = (names.DRIVER, names.EXECUTOR, names.QUERIES)
+COMPONENTS = (names.DRIVER, names.EXECUTOR, names.QUERIES, names.WATCHER)
 REMEDY = "set spec.checkpoint.onDelete to Retain to keep the state and end the deletion"
 
 
@@ -44,7 +44,7 @@ class DeletionSteps:
         if not _is_wanted(reconciliation):
             return PROCEED
         reconciliation.deleting = (Reason.PodsEnding, "the driver is stopped")
-        for name in (names.queries_name(resource.name), resource.base):
+        for name in (names.queries_name(resource.name), names.watcher_name(resource.name), resource.base):
             found = await self._ports.api.get(api.DEPLOYMENT, resource.namespace, name)
             if found is None or found["metadata"].get("deletionTimestamp") or not resource.owns(found):
                 continue
@@ -56,7 +56,7 @@ class DeletionSteps:
         return PROCEED
 
     async def drain(self, reconciliation: Reconciliation) -> Verdict:
-        """Wait for driver, executors and query servers to end."""
+        """Wait for driver, executors, query servers and watcher to end."""
         if not _is_wanted(reconciliation):
             return PROCEED
         pods = await self._ports.api.list(api.POD, reconciliation.resource.namespace, names.selector(reconciliation.resource.name))

@@ -20,6 +20,7 @@ from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, execut
 from streamjoin_operator.pod_trouble import (
     EXECUTORS,
     QUERY_SERVERS,
+    WATCHERS,
     Trouble,
     mismatch_of,
     refused_replica,
@@ -97,6 +98,14 @@ class DriverSteps:
             reconciliation.queries_trouble = Trouble(Reason.QueriesUnready, trouble.message)
         return PROCEED
 
+    async def watcher(self, reconciliation: Reconciliation, pods: Sequence[Object]) -> None:
+        """Why the sources of a join that sleeps cannot be asked. ``pods``: the watcher's."""
+        memo, watcher = reconciliation.memo, reconciliation.watcher
+        trouble = await trouble_among(self._ports.api, self._events(memo), pods, WATCHERS, self._ports.now)
+        if trouble is None and not pods:
+            trouble = refused_replica(watcher)
+        reconciliation.watch_trouble = None if trouble is None else Trouble(Reason.WatcherFails, trouble.message)
+
     async def ask(self, reconciliation: Reconciliation) -> Verdict:
         """Read what the driver says of itself."""
         if not reconciliation.is_driver_ready:
@@ -114,6 +123,7 @@ class DriverSteps:
             memo.token = None  # somebody has changed the Secret: read it next time
             memo.checked_at = float("-inf")
             reconciliation.report = replace(reconciliation.report, problem=_of_token(reconciliation.report.problem, resource.name))
+        memo.idle = reconciliation.report.health.get("idleSeconds"), self._ports.clock()
         memo.unanswered = memo.unanswered + 1 if reconciliation.report.problem is not None else 0
         if memo.unanswered > PROMPT_QUESTIONS:
             pause = self._ports.settings.start_seconds * 2.0 ** min(memo.unanswered - PROMPT_QUESTIONS, 16)

@@ -14,6 +14,7 @@ from streamjoin_operator.driver import Report
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
+from streamjoin_operator.sleeping import Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,10 @@ class Facts:
 
     generation: int
     suspended: bool = False
+    suspended_by: Cause | None = None
+    """None: by ``spec.suspend``, if it is."""
+    sleep: Sleep | None = None
+    """When it slept last, or since when it sleeps."""
     paused: bool = False
     refused: tuple[Reason, str] | None = None
     """Why the manifest cannot be acted on."""
@@ -48,6 +53,8 @@ class Facts:
     """``status.queries``; None: there are no query servers."""
     queries_trouble: Trouble | None = None
     """Why fewer of them are ready than are wanted."""
+    watch_trouble: Trouble | None = None
+    """Why the sources of a join that sleeps cannot be asked."""
     claim_trouble: Trouble | None = None
     """What the checkpoint's claim is not that the manifest asks for."""
     report: Report | None = None
@@ -83,6 +90,11 @@ class Facts:
     price: float = 0.0
     at: float = 0.0
     """Seconds since 1970."""
+
+
+def suspension(facts: Facts) -> Cause:
+    """Why a join that is suspended is."""
+    return facts.suspended_by or (Reason.Suspended, Reason.Suspended.value)
 
 
 def answers(facts: Facts) -> bool:

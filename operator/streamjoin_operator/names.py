@@ -34,16 +34,19 @@ ASKED = f"{GROUP}/asked"
 """On the Deployment: a hash of what makes it start anew though the manifest is the same (``Resource.nonce``)."""
 TRIED = f"{GROUP}/tried"
 """On the Deployment: a hash of what a trial of its pod template, with the driver's files, would try."""
+SLEEP = f"{GROUP}/sleep"
+"""On the Deployment: since when and why the join sleeps, or what woke it, as JSON (``sleeping``)."""
 CHANGE = f"{GROUP}/change"
 """On the ConfigMap: what the last change of the manifest took, as JSON."""
 MANIFEST = f"{GROUP}/manifest"
-"""On the pods of a cleanup: the manifest of the driver that ran, as the engine reads it; on query servers: as much of it as they need."""
+"""On the pods of a cleanup and a watcher: the manifest of the driver that ran, as the engine reads it; on query servers: as much of it as
+they need."""
 BESIDE = f"{GROUP}/beside"
 """On the Job of a cleanup: pods of the join that had not ended when it began."""
 FINALIZER = f"{GROUP}/state"
 """Only on StreamJoins whose state goes with them (``checkpoint.onDelete: Delete``)."""
 
-DRIVER, EXECUTOR, QUERIES, CLEANUP, TRIAL = "driver", "executor", "queries", "cleanup", "trial"
+DRIVER, EXECUTOR, QUERIES, CLEANUP, TRIAL, WATCHER = "driver", "executor", "queries", "cleanup", "trial", "watcher"
 FILES_VOLUME = "config"
 """Of the driver's pod: its files."""
 MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -79,6 +82,11 @@ def executors_name(name: str) -> str:
 def queries_name(name: str) -> str:
     """All that query servers have: their Deployment, Service, Secret, NetworkPolicy and PodDisruptionBudget."""
     return f"{base_name(name)}-queries"
+
+
+def watcher_name(name: str) -> str:
+    """The Deployment of what asks the sources while the join sleeps."""
+    return f"{base_name(name)}-{WATCHER}"
 
 
 def ledger_name(name: str) -> str:

@@ -22,9 +22,10 @@ from streamjoin.elastic.ledger import Ledger
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
 from streamjoin_operator.following import Ended, Unreachable, begin_with, follow, print_now, tell_now
-from streamjoin_operator.names import DRIVER, QUERIES, base_name, ledger_name, queries_name
+from streamjoin_operator.names import DRIVER, QUERIES, RESTART, base_name, ledger_name, queries_name
 from streamjoin_operator.opening import forward_with, keep_open
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
+from streamjoin_operator.reasons import Reason
 
 Object = dict[str, Any]
 Kubectl = Callable[[Sequence[str]], str]
@@ -256,8 +257,13 @@ def _form(options: argparse.Namespace) -> list[str]:
 
 def _switch(suspend: bool) -> Callable[[Kubectl, argparse.Namespace], str]:
     def act(kubectl: Kubectl, options: argparse.Namespace) -> str:
-        patch = json.dumps({"spec": {"suspend": suspend}})
-        kubectl(["patch", RESOURCE, options.name, "--type=merge", "-p", patch])
+        patch: Object = {"spec": {"suspend": suspend}}
+        sleep = (_one(kubectl, options.name).get("status") or {}).get("sleep") or {}
+        if not suspend and sleep and "wokenAt" not in sleep:
+            if sleep["reason"] == Reason.SuspendedBySchedule.name:
+                raise Refused(f"{sleep['message']}; change spec.suspendDuring to have it go on before")
+            patch["metadata"] = {"annotations": {RESTART: datetime.now(UTC).isoformat()}}
+        kubectl(["patch", RESOURCE, options.name, "--type=merge", "-p", json.dumps(patch)])
         return f"{options.name}: " + ("suspended; its state is kept" if suspend else "goes on from its checkpoint")
 
     return act
@@ -319,6 +325,7 @@ def described(body: Object, now: datetime) -> str:
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
         ["queries", _queries(status)],
+        *([["slept" if "wokenAt" in status["sleep"] else "sleeps", _sleep(status["sleep"])]] if "sleep" in status else []),
         ["memory of a worker", status.get("memory", "-")],
         ["manifest", _seen(body)],
     ]
@@ -381,6 +388,11 @@ def _condition_table(status: Object) -> str:
 def _queries(status: Object) -> str:
     queries = status.get("queries")
     return "at the driver" if not queries else f"{queries['ready']} of {queries['replicas']} servers are ready: {queries['url']}"
+
+
+def _sleep(sleep: Object) -> str:
+    woken = f", woken at {sleep['wokenAt']}: {sleep['wokenBy']}" if "wokenAt" in sleep else f": {sleep['message']}"
+    return f"since {sleep['since']}{woken}"
 
 
 def _unseen(body: Object) -> str:

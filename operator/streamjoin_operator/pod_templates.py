@@ -230,52 +230,81 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
 
 
 def queries_template(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> Object:
-    """A query server, which brings its manifest along as the cleanup does, and mounts the claim to read. ``image``: the driver's."""
+    """A query server. ``image``: the driver's."""
     queries = manifest.spec.queries
     size = str(Memory(SERVER_MEMORY.bytes + queries.processes * (queries.memory.bytes + PROCESS_MEMORY.bytes)))
     container = {
         "name": names.QUERIES,
-        "image": image,
-        "imagePullPolicy": settings.image_pull_policy,
         "args": [
             *("serve", f"{CONFIG_PATH}/streamjoin.yaml", f"--port={PORT}", "--address=::"),
             *(f"--api-token-file={TOKEN_PATH}/token", f"--processes={queries.processes}", f"--memory={queries.memory}"),
             *([f"--flight={FLIGHT_PORT}"] if queries.flight else []),
         ],
-        "env": _logging(resource, manifest),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in query_ports(manifest).items()],
         "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
         **_probes(30),
+        "volumeMounts": [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}],
+    }
+    spec = {
+        "affinity": _apart(resource) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
+        "volumes": [_secret_volume("token", names.queries_name(resource.name))],
+    }
+    ours = _reading(resource, manifest, settings, image, container, _asked_of(engine_manifest(manifest)), spec)
+    merged: Object = merge(ours, dict(queries.pod_template))
+    return merged
+
+
+def watcher_template(resource: Resource, manifest: Manifest, settings: Settings, image: str) -> Object:
+    """Asks the sources of a join that sleeps: it is ready while all of them answer, and its container ends with 0 once one has something.
+    ``image``: the driver's."""
+    answered, idle = "/tmp/answered", manifest.spec.idle  # noqa: S108 - in a volume of the pod's own
+    container = {
+        "name": names.WATCHER,
+        "args": ["watch-sources", f"{CONFIG_PATH}/streamjoin.yaml", f"--answered={answered}"],
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "readinessProbe": {"exec": {"command": ["cat", answered]}, "periodSeconds": 5, "timeoutSeconds": 5},
+    }
+    ours = _reading(resource, manifest, settings, image, container, engine_manifest(manifest))
+    merged: Object = ours if idle is None else merge(ours, dict(idle.pod_template))
+    return merged
+
+
+def _reading(
+    resource: Resource, manifest: Manifest, settings: Settings, image: str, container: Object, document: Object, spec: Object | None = None
+) -> Object:
+    """A pod that reads what the driver does: it brings its manifest along as the cleanup does, mounts the claim to read, and is where and
+    with which keys the driver's overrides say. ``document``: the manifest; ``spec``: more of the pod's."""
+    common = {
+        "name": container["name"],
+        "image": image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "env": _logging(resource, manifest),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": _container_security(),
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
-            {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
             *({**mount, "readOnly": True} for mount in _claim_mounts(manifest)),
         ],
     }
     field = {"fieldPath": f"metadata.annotations['{names.MANIFEST}']"}
-    spec = {
+    pod = {
         "serviceAccountName": names.executors_name(resource.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(),
-        "affinity": _apart(resource) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
-        "containers": [container],
+        "containers": [merge(common, container)],
         "volumes": [
             {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
-            _secret_volume("token", names.queries_name(resource.name)),
             {"name": "tmp", "emptyDir": {}},
             *_claim_volumes(manifest),
         ],
         **_pull_secrets(settings),
     }
-    document = json.dumps(_asked_of(engine_manifest(manifest)), sort_keys=True)
-    metadata = {"labels": names.pod_labels(resource.name, names.QUERIES), "annotations": {names.MANIFEST: document, **MOVES}}
-    ours = merge({"metadata": metadata, "spec": spec}, _reach(manifest, names.QUERIES))
-    merged: Object = merge(ours, dict(queries.pod_template))
-    return merged
+    annotations = {names.MANIFEST: json.dumps(document, sort_keys=True), **MOVES}
+    ours = {"metadata": {"labels": names.pod_labels(resource.name, container["name"]), "annotations": annotations}, "spec": pod}
+    made: Object = merge(merge(ours, {"spec": spec or {}}), _reach(manifest, container["name"]))
+    return made
 
 
 def query_ports(manifest: Manifest) -> dict[str, int]:

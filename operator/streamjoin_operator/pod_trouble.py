@@ -35,12 +35,13 @@ UNPULLABLE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageN
 CRASHING = ("CrashLoopBackOff", "RunContainerError", "CreateContainerConfigError", "CreateContainerError")
 UNSTARTED = ("StartError", "ContainerCannotRun")
 """How a container ended that never ran: its message is the runtime's own."""
-OURS = (names.DRIVER, names.EXECUTOR, names.QUERIES, names.CLEANUP)
+OURS = (names.DRIVER, names.EXECUTOR, names.QUERIES, names.CLEANUP, names.WATCHER)
 """Containers that end with the engine's exit codes."""
 MORE_MEMORY = {
     names.DRIVER: "raise its memory in spec.driver.podTemplate",
     names.EXECUTOR: "raise spec.workers.resources.memory, or lower spec.workers.capacity or capacityTuples",
     names.QUERIES: "raise spec.queries.memory",
+    names.WATCHER: "raise it in spec.idle.podTemplate",
 }
 WARNED_SECONDS = 20.0
 """What Kubernetes warns of while a pod gets its containers often passes by then: a Secret that kubelet does not see yet."""
@@ -50,7 +51,7 @@ PULLING_SECONDS = 120.0
 """The same while an image is pulled."""
 UNEXPLAINED = (
     *(Reason.PodStuck, Reason.DriverPending, Reason.ExecutorsPending, Reason.ImageUnavailable),
-    *(Reason.DriverNotReady, Reason.ExecutorsMissing, Reason.QueriesUnready),
+    *(Reason.DriverNotReady, Reason.ExecutorsMissing, Reason.QueriesUnready, Reason.WatcherFails),
 )
 """Troubles of which events, or the claims that a pod mounts, may say more than the pod."""
 RECENT_SECONDS = 180.0
@@ -79,6 +80,7 @@ class Several:
 
 
 EXECUTORS = Several("executors", Reason.ExecutorsPending, Reason.ExecutorsFailing, Reason.ExecutorsMissing)
+WATCHERS = Several("watchers", Reason.WatcherFails, Reason.WatcherFails, Reason.WatcherFails)
 QUERY_SERVERS = Several("query servers", Reason.QueriesUnready, Reason.QueriesUnready, Reason.QueriesUnready)
 
 

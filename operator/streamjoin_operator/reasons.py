@@ -37,6 +37,10 @@ class Reason(Enum):
     QueriesUnready = "Fewer query servers are ready than spec.queries.replicas; the join goes on, and the message says why."
     Paused = "spec.paused is true; what runs goes on as it is."
     Suspended = "spec.suspend is true; the state is kept."
+    SuspendedWhenIdle = "No stream has had a record for spec.idle.after; the state is kept, and the first record wakes the join."
+    SuspendedBySchedule = "It is a time of spec.suspendDuring; the state is kept."
+    Woken = "A join that slept goes on; the message says why."
+    WatcherFails = "The sources of a join that sleeps cannot be asked; the message says why, and after five minutes the join is woken."
     Suspending = "The driver finishes its epoch and stops."
     # what is wrong with a manifest
     InvalidSpec = "The manifest has problems; what runs goes on as it is."

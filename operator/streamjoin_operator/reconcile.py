@@ -62,7 +62,7 @@ class Reconciler:
         self._applier = Applier(ports, self.seen)
         self._reporter = Reporter(ports, self.seen)
         self._driver_steps = DriverSteps(ports)
-        self._child_steps = ChildSteps(ports, self.seen, self._applier)
+        self._child_steps = ChildSteps(ports, self.seen, self._applier, self._driver_steps)
         self._scaling_step = ScalingStep(ports, self._reporter)
         self._deletion_steps = DeletionSteps(ports, self._applier, self._reporter)
 
@@ -76,7 +76,7 @@ class Reconciler:
             return None
         memo = self.seen.memo(key)
         resource = replace(Resource.of(body), mounted=memo.mounted)
-        deployments = (self.seen.deployments.get(key), self.seen.query_servers.get(key))
+        deployments = (self.seen.deployments.get(key), self.seen.query_servers.get(key), self.seen.watchers.get(key))
         reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), *deployments)
         if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
             return None
@@ -95,7 +95,8 @@ class Reconciler:
         held = await self._tell(reconciliation, failure)
         if failure is not None:
             raise failure
-        return after if held is None or after is None else min(after, held)
+        looks = self._child_steps.sleep.looks_after(reconciliation)
+        return None if after is None else min(each for each in (after, held, looks) if each is not None)
 
     async def _tell(self, reconciliation: Reconciliation, failure: Exception | None) -> float | None:
         """Report, and say after how many seconds what is held back is due. Where the steps did not come so far, look first at the driver:
@@ -124,6 +125,8 @@ class Reconciler:
     async def _look(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that cannot be acted on suspend alone is heeded; what runs is looked at all the same."""
         if not reconciliation.is_paused:
+            if reconciliation.decided_sleep is None:
+                await self._child_steps.sleep.decide(reconciliation)
             await self._applier.heed_suspend(reconciliation)
         await self._driver_steps.query_servers(reconciliation)
         if reconciliation.deployment is not None:
@@ -137,7 +140,8 @@ class Reconciler:
         if reconciliation.is_paused:
             return (driver.query_servers, driver.pods, driver.ask)
         look = (driver.query_servers, driver.pods, driver.ask)
-        return (self.validate, self.admit, *self._child_steps.all(), *look, scaling.orders, driver.plan, scaling.scale)
+        doze = self._child_steps.sleep.doze
+        return (self.validate, self.admit, *self._child_steps.all(), *look, doze, scaling.orders, driver.plan, scaling.scale)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:
         """The steps in order, up to the first that says wait."""

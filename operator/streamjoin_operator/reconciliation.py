@@ -22,6 +22,7 @@ from streamjoin_operator.pod_trouble import Trouble
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
+from streamjoin_operator.sleeping import Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ class Memo:
     """Whether there is a PodMonitor, as the cluster knows that kind."""
     waiting: Waiting | None = None
     """What waits for a window of maintenance."""
+    idle: tuple[float | None, float] = (None, 0.0)
+    """For how long the driver had had nothing to do, in its own words, and when it said so; None: it had something, or did not say."""
 
 
 @dataclass
@@ -120,6 +123,8 @@ class Reconciliation:
     """The driver's."""
     query_servers: Object | None = None
     """Their Deployment."""
+    watcher: Object | None = None
+    """The Deployment of what asks the sources while the join sleeps."""
     observed: dict[tuple[str, str], Object] = field(default_factory=dict)
     checking: bool = False
     """Whether children are compared this time."""
@@ -134,6 +139,10 @@ class Reconciliation:
     executors_trouble: Trouble | None = None
     queries_trouble: Trouble | None = None
     """Why fewer query servers are ready than are wanted."""
+    watch_trouble: Trouble | None = None
+    """Why the sources of a join that sleeps cannot be asked."""
+    decided_sleep: tuple[Sleep | None] | None = None
+    """What is to be noted of its sleep; None: that was not decided this time."""
     report: Report | None = None
     wanted_workers: int | None = None
     looks_soon: bool = False
@@ -184,7 +193,7 @@ class Reconciliation:
     def deployed(self, name: str) -> Object | None:
         """The Deployment of that name, as it was last seen."""
         known = {self.resource.base: self.deployment, names.queries_name(self.resource.name): self.query_servers}
-        return known.get(name)
+        return (known | {names.watcher_name(self.resource.name): self.watcher}).get(name)
 
     @property
     def has_begun(self) -> bool:
@@ -197,9 +206,33 @@ class Reconciliation:
         return self.is_driver_ready or bool((self.body.get("status") or {}).get("plan"))
 
     @property
+    def suspended_by(self) -> Cause | None:
+        """As the resource says, also where the rest of it is refused, or as it sleeps; but for one that is paused. None: it is not."""
+        if self.is_paused:
+            return None
+        if self.body["spec"].get("suspend") is True:
+            return Reason.Suspended, Reason.Suspended.value
+        return (self.sleep.why, self.sleep.text) if self.sleep is not None and self.sleep.is_asleep else None
+
+    @property
     def is_suspended(self) -> bool:
-        """As the resource says, also where the rest of it is refused, but for one that is paused."""
-        return self.body["spec"].get("suspend") is True and not self.is_paused
+        return self.suspended_by is not None
+
+    @property
+    def sleep(self) -> Sleep | None:
+        """As it was decided, or else as it is noted."""
+        return Sleep.of(self.deployment) if self.decided_sleep is None else self.decided_sleep[0]
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it sleeps, or is to, until there is something to read."""
+        return self.sleep is not None and self.sleep.is_watched
+
+    def tell_woken(self, before: Sleep | None) -> None:
+        """Whether that is noted now. ``before``: what was noted."""
+        noted = Sleep.of(self.deployment)
+        if before is not None and before.is_asleep and noted is not None and not noted.is_asleep:
+            self.events.append(("Normal", Reason.Woken, f"slept since {noted.since}; {noted.woken_by}"))
 
     @property
     def is_paused(self) -> bool:
@@ -220,7 +253,7 @@ class Reconciliation:
         assert self.derived.memory is not None, "the first step stops without it"
         found, files = self.deployment, self.files(settings)
         waits = self.memo.waiting is not None
-        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, found, files, waits=waits)
+        return children.deployment(self.resource, self.manifest, self.derived.memory, settings, found, files, waits=waits, sleep=self.sleep)
 
     def files(self, settings: Settings) -> Files:
         """What the driver reads when it starts. Made once a call: it takes longer than all else that a check makes."""

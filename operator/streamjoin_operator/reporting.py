@@ -18,9 +18,12 @@ from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import Reconciliation
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.seen import Seen
+from streamjoin_operator.sleeping import Sleep
+from streamjoin_operator.trial import image_of
 
 TOLD = (
     *(("Available", reason) for reason in (Reason.JoinRunning, Reason.Suspending, Reason.Suspended)),
+    *(("Available", reason) for reason in (Reason.SuspendedWhenIdle, Reason.SuspendedBySchedule)),
     ("Rescaling", Reason.Rescaling),
 )
 """Conditions and reasons that are worth an event though nothing is wrong."""
@@ -87,10 +90,11 @@ class Reporter:
         scaler = reconciliation.memo.scaler
         measured = None if scaler is None or reconciliation.refused is not None else scaler.measured
         annotations = ((reconciliation.memo.record or {}).get("metadata") or {}).get("annotations") or {}
-        containers = reconciliation.deployment["spec"]["template"]["spec"]["containers"] if reconciliation.deployment is not None else []
         return Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,
+            suspended_by=reconciliation.suspended_by,
+            sleep=Sleep.of(reconciliation.deployment),
             paused=reconciliation.is_paused,
             refused=reconciliation.refused,
             trying=reconciliation.trying,
@@ -102,6 +106,7 @@ class Reporter:
             executors_trouble=reconciliation.executors_trouble,
             queries=children.queries_of(reconciliation.resource, reconciliation.query_servers),
             queries_trouble=reconciliation.queries_trouble,
+            watch_trouble=reconciliation.watch_trouble,
             claim_trouble=reconciliation.memo.claim_trouble,
             report=reconciliation.report,
             plan_refused=reconciliation.memo.plan_refused,
@@ -114,7 +119,7 @@ class Reporter:
             change=json.loads(annotations[names.CHANGE])
             if names.CHANGE in annotations
             else (reconciliation.body.get("status") or {}).get("change"),
-            image=next((container["image"] for container in containers if container["name"] == names.DRIVER), ""),
+            image="" if reconciliation.deployment is None else image_of(reconciliation.deployment["spec"]["template"]),
             memory=derived.memory,
             rolling=reconciliation.is_rolling,
             has_acted=reconciliation.has_acted,

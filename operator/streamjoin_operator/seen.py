@@ -31,6 +31,8 @@ class Seen:
         """Drivers'."""
         self.query_servers: dict[Key, Object] = {}
         """Their Deployments."""
+        self.watchers: dict[Key, Object] = {}
+        """Likewise of those who ask the sources of joins that sleep."""
         self.memos: dict[Key, Memo] = {}
         self._watched: dict[Key, Object] = {}
         """As the watch has last shown them."""
@@ -129,7 +131,8 @@ class Seen:
 
     def _deployments(self, name: str, deployment: str) -> dict[Key, Object] | None:
         """Where a Deployment of the StreamJoin ``name`` is kept, by its own name."""
-        return {names.base_name(name): self.deployments, names.queries_name(name): self.query_servers}.get(deployment)
+        known = {names.base_name(name): self.deployments, names.queries_name(name): self.query_servers}
+        return (known | {names.watcher_name(name): self.watchers}).get(deployment)
 
     def forget(self, key: Key) -> None:
         """A StreamJoin is gone, and Kubernetes deletes its children; or it is another operator's now."""
@@ -137,7 +140,7 @@ class Seen:
         self._elsewhere.pop(key, None)
 
     def _drop(self, key: Key) -> None:
-        for known in (self.bodies, self.deployments, self.query_servers, self.memos, self._watched):
+        for known in (self.bodies, self.deployments, self.query_servers, self.watchers, self.memos, self._watched):
             known.pop(key, None)
 
     def statuses(self) -> dict[Key, Object]:

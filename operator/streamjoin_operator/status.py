@@ -104,6 +104,8 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa
         written["image"] = facts.image
     elif facts.deleting is not None and "image" in before:
         written["image"] = before["image"]
+    if facts.sleep is not None:
+        written["sleep"] = facts.sleep.shown
     if facts.queries is not None:
         written["queries"] = dict(facts.queries)
     if facts.memory is not None:

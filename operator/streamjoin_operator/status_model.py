@@ -193,6 +193,21 @@ class QueriesStatus(Part):
     """Likewise over Arrow Flight, where spec.queries.flight is set."""
 
 
+class SleepStatus(Part):
+    """The last time that the join was suspended by itself (spec.idle, spec.suspendDuring)."""
+
+    reason: Word | None = None
+    """SuspendedWhenIdle or SuspendedBySchedule."""
+    since: Instant | None = None
+    """When it fell asleep."""
+    message: Sentence | None = None
+    """Why, for people."""
+    woken_at: Instant | None = None
+    """When it was woken; missing: it sleeps."""
+    woken_by: Sentence | None = None
+    """What woke it."""
+
+
 class Status(Part):
     """What the operator has seen and done."""
 
@@ -236,6 +251,8 @@ class Status(Part):
     """What the executors have come to."""
     last_commit: Instant | None = None
     """When the last epoch was committed, to five minutes; exact while the join stands still."""
+    sleep: SleepStatus | None = None
+    """The last time that the join was suspended by itself."""
     queries: QueriesStatus | None = None
     """The servers of spec.queries, where there are any."""
     memory: Sentence | None = None

@@ -417,7 +417,7 @@ def purge(manifest: Path) -> None:
 @main.command(hidden=True)
 @click.argument("manifest", type=FILE)
 @click.option("--every", "pause", type=Duration(), default="2s", show_default=True, help="The time between two questions to the sources.")
-@click.option("--answered", type=FILE, metavar="FILE", help="Make this file once all sources have answered.")
+@click.option("--answered", type=FILE, metavar="FILE", help="Have this file while all sources answer.")
 def watch_sources(manifest: Path, pause: float, answered: Path | None) -> None:
     """Wait until a source of MANIFEST's join, which does not run, has something that it has not read."""
     from streamjoin.cli.watching import watch

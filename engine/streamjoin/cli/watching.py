@@ -17,7 +17,7 @@ from streamjoin.cli.exits import ending
 
 @ending("streamjoin: ")
 def watch(manifest: Path, pause: float, answered: Path | None) -> None:
-    """Wait until there is something to do. ``pause``: seconds between two questions; ``answered``: made once all sources have answered.
+    """Wait until there is something to do. ``pause``: seconds between two questions; ``answered``: a file to have while all sources answer.
     Raises Failure."""
     from streamjoin.api.failure import failure_of
     from streamjoin.cli.pods import LOGS
@@ -26,6 +26,8 @@ def watch(manifest: Path, pause: float, answered: Path | None) -> None:
     from streamjoin.state.storage import ObjectStorage
 
     job = job_at(manifest)
+    if answered is not None:
+        answered.unlink(missing_ok=True)  # of one that was killed
     try:
         watched = Watch(job, ObjectStorage(job.checkpoint))
         while (found := watched.found(time.time())) is None:
@@ -34,4 +36,7 @@ def watch(manifest: Path, pause: float, answered: Path | None) -> None:
             time.sleep(pause)
     except Exception as error:
         raise failure_of(error, traceback.format_exc(), LOGS) from error
+    finally:
+        if answered is not None:
+            answered.unlink(missing_ok=True)
     click.echo(found, err=True)

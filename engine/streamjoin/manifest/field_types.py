@@ -190,6 +190,7 @@ SpanOrNever = Annotated[
 """A duration that may be 0, or never."""
 PositiveSpan = Annotated[Duration, _Between(Duration(1), LONGEST)]
 DeadlineSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
+IdleSpan = Annotated[Duration, _Between(Duration.parse("10s"), LONGEST)]
 DiscoverySpan = Annotated[Duration, _Between(Duration.parse("100ms"), Duration.parse("1h"))]
 ScrapeSpan = Annotated[Duration, _Between(Duration.parse("1s"), Duration.parse("30s"))]
 EpochSpan = Annotated[Duration, _Between(Duration.parse("0s"), Duration.parse("1h"))]

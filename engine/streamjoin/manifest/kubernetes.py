@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from streamjoin.manifest.field_types import CpuAmount, FreeForm, Labels, MemoryAmount, ObjectName, ScrapeSpan
+from streamjoin.manifest.field_types import CpuAmount, FreeForm, IdleSpan, Labels, MemoryAmount, ObjectName, ScrapeSpan
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
 
@@ -59,6 +59,17 @@ class Queries(Part):
     pod_template: FreeForm = Field(default={})
     """A pod template, merged strategically over the operator's own, which has the driver's node placement, volumes and environment. Its
     container is named queries."""
+
+
+class Idle(Part):
+    """Kubernetes: how a join that has nothing to do is suspended, and woken by the first record."""
+
+    after: IdleSpan
+    """How long no stream has had a record, such as 30m, before driver and workers end. A small pod, the watcher, then asks the sources
+    until there is one. Starting again takes about as long as the first start did."""
+    pod_template: FreeForm = Field(default={})
+    """A pod template, merged strategically over the watcher's, which has the driver's node placement, volumes and environment. Its
+    container is named watcher."""
 
 
 class PodMonitor(Part):

@@ -37,7 +37,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.kubernetes import Logging, Metrics, Pods, Queries, Security
+from streamjoin.manifest.kubernetes import Idle, Logging, Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.prometheus import Prometheus
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -380,6 +380,10 @@ class MaintenanceWindow(TimeOfWeek):
     """A time of the week in which a change may restart the driver."""
 
 
+class Suspension(TimeOfWeek):
+    """A time of the week in which the join is suspended."""
+
+
 class Maintenance(Part):
     """When a join may be interrupted."""
 
@@ -420,6 +424,10 @@ class Spec(Part):
     """Kubernetes: what the pods say on standard output, and how."""
     suspend: bool = False
     """true: the join stops and keeps its state."""
+    suspend_during: Annotated[tuple[Suspension, ...], Field(strict=False, max_length=16)] = ()
+    """Kubernetes: the times of the week in which the join is suspended, as if suspend were true, whatever its sources have."""
+    idle: Idle | None = None
+    """Kubernetes: suspends the join while it has nothing to do. By default it always runs."""
     paused: bool = False
     """Kubernetes: true: what runs goes on unchanged; the operator does not change or scale it."""
     operator_class: OperatorClass = ""
