@@ -83,6 +83,13 @@ def test_what_a_source_of_spark_lacks_is_told(source: dict[str, Any], message: s
     assert message in str(refused.value)
 
 
+def test_a_join_that_spark_reads_for_does_not_sleep(tmp_path: Path) -> None:
+    """Nobody would ask the sources, which takes a Spark."""
+    manifest = manifest_of(tmp_path, {"format": "rate"}, {"format": "rate"}, idle={"after": "30m"})
+    with pytest.raises(ManifestError, match=r"spec\.idle: has no use with spark as source or sink, which only a join that runs has read"):
+        load(json.dumps(manifest))
+
+
 class Program:
     """Stands for the program that reads: it does what ``text`` says, and its standard input ends when it is to end."""
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamjoin.manifest import model, prometheus, sinks, snapshots, sources
+from streamjoin.manifest import model, prometheus, resolve, sinks, snapshots, sources
 from streamjoin.manifest.cel import Rule
 from streamjoin.manifest.checks import Check, until_refused
 from streamjoin.manifest.part import Part
@@ -89,6 +89,15 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             lambda each: each.bearer is None or each.basic is None,
             "excludes basic; keep one",
             field="bearer",
+        ),
+    ),
+    model.Spec: (
+        rule(
+            "!has(self.idle) || !(self.streams.exists(s, has(s.source.spark))"
+            " || self.joins.exists(j, has(j.output.sink) && has(j.output.sink.spark)))",
+            lambda spec: spec.idle is None or not resolve.has_spark(spec),
+            "has no use with spark as source or sink, which only a join that runs has read and written; remove it",
+            field="idle",
         ),
     ),
     model.Scaling: tuple(itertools.starmap(_below, itertools.pairwise(model.TAUS))),

@@ -30,8 +30,8 @@ def rule(
     def check(where: str, part: Part) -> Check:
         if not holds(part):
             values = {name: as_text(value_of(part, name)) for name in _NAMES.findall(message)}
-            place, value = (where, None) if field is None else (f"{where}.{field}", as_text(value_of(part, field)))
-            yield Problem(place, value, message.format_map(values))
+            place, value = (where, None) if field is None else (f"{where}.{field}", value_of(part, field))
+            yield Problem(place, None if isinstance(value, Part) else as_text(value), message.format_map(values))
 
     computed = _NAMES.sub(r"' + self.\1 + '", f"'{message}'") if shows else None
     return Rule(expression, brief or _VALUES.sub("", message), computed, field, check)
