@@ -10,12 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 import yaml
 
 import streamjoin
 from harness import MemorySnapshots
+from maven import NotFetched, libraries
+from postgres_server import USER, PostgresServer
 from streamjoin.api import feeder
 from streamjoin.api.loop import Event, Notice
 from streamjoin.compilation import compile_job
@@ -302,6 +305,37 @@ def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(sink: st
             rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
             found = [(row["a"], row["b"]) for row in rows]
         assert sorted(found) == [(number, number) for number in range(last)]
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+def test_tables_of_postgresql_are_read_and_written_through_jdbc(tmp_path: Path) -> None:
+    """What is there is read once, and a run that begins again writes nothing again."""
+    try:
+        driver = libraries("postgresql-jdbc", "org.postgresql", "postgresql", "42.7.4")
+    except NotFetched as missing:
+        pytest.skip(str(missing))
+    prices(tmp_path, "quotes", 0, 30)
+    quotes = {"format": "csv", "options": {"path": f"{tmp_path}/quotes", "header": True}, "columns": "id BIGINT, price DOUBLE"}
+    with PostgresServer() as server:
+
+        def asked(text: str) -> list[Any]:
+            with psycopg.connect(host="127.0.0.1", port=server.port, dbname="postgres", user=USER, autocommit=True) as connection:
+                cursor = connection.execute(text)  # type: ignore[arg-type, unused-ignore]
+                return cursor.fetchall() if cursor.description else []
+
+        asked("CREATE TABLE trades AS SELECT id::BIGINT, id / 10.0::DOUBLE PRECISION AS price FROM generate_series(0, 19) AS id")
+        (tmp_path / "user").write_text(f"{USER}\n")
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
+        options = {"url": url, "driver": "org.postgresql.Driver", "user": f"file:{tmp_path}/user"}
+        trades = {"format": "jdbc", "options": options | {"dbtable": "trades"}, "streaming": False}
+        manifest = manifest_of(tmp_path, trades, quotes, spark={"conf": {"spark.jars": ",".join(map(str, driver.glob("*.jar")))}})
+        sink = {"format": "jdbc", "options": options | {"dbtable": "near"}, "streaming": False}
+        manifest["spec"]["joins"][0]["output"]["sink"] = {"spark": sink}
+        for _ in range(2):
+            list(streamjoin.Join.parse(json.dumps(manifest)).run(runner="inline", until_idle=True))
+            assert asked("SELECT a, b FROM near ORDER BY a") == [(number, number) for number in range(20)]
+            asked("INSERT INTO trades VALUES (100, 2.5)")
 
 
 def killing(root: Path) -> str:
