@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -104,7 +105,7 @@ class Program:
         monkeypatch.setattr(feeder, "require_java", lambda inline: Path("/java"))
         self.events: list[Event] = []
         job = compile_job(load(json.dumps(manifest_of(root, {"format": "rate"}, {"format": "csv", "streaming": False}))))
-        made = feeder.feeder_of(job, self.events.append, root / "logs", until_idle=False)
+        made = feeder.feeder_of(job, self.events.append, root / "logs", threading.Event(), until_idle=False)
         assert made is not None
         self.feeder = made
         driver: Any = None
@@ -146,8 +147,10 @@ def test_a_program_that_dies_is_followed_by_another_and_ends_with_the_run(tmp_pa
     program.feeder.attempting()
     program.feeder.ended()
     assert (tmp_path / "ended").exists()
-    assert len(program.notices) == 2
-    assert "the program in which Spark reads has ended; its exit code is 1, and its log" in program.notices[0]
+    begun, *died = program.notices
+    assert begun == "starting a Spark to read trades and quotes ..."
+    assert len(died) == 2
+    assert "the program in which Spark reads has ended; its exit code is 1, and its log" in died[0]
     order = json.loads((tmp_path / "order").read_text())
     first, second = order["feeds"]
     assert (first["streaming"], second["streaming"]) == (True, False)
@@ -303,7 +306,7 @@ def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(sink: st
             found = [tuple(map(int, line.split(","))) for path in tmp_path.glob("kept-*") for line in path.read_text().splitlines()]
         else:
             rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
-            found = [(row["a"], row["b"]) for row in rows]
+            found = [tuple(row.values()) for row in rows]
         assert sorted(found) == [(number, number) for number in range(last)]
 
 

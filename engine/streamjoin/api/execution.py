@@ -57,7 +57,7 @@ class Execution:
     def loop(self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None) -> Loop:
         """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set."""
         scaler, job = self.scaler, self.driver.job
-        feeder = feeder_of(job, self._tell, self._log_directory, until_idle=until_idle)
+        feeder = feeder_of(job, self._tell, self._log_directory, stop, until_idle=until_idle)
         return Loop(
             self.driver,
             observers=[each for each in (feeder, *self.observers, scaler) if each is not None],

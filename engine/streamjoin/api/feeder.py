@@ -27,6 +27,7 @@ from streamjoin.io.references import settings
 from streamjoin.job import Job
 from streamjoin.location import is_url
 from streamjoin.manifest.connectors.spark import SparkInput, SparkSource
+from streamjoin.manifest.problem import listed
 from streamjoin.manifest.resolve import has_spark
 from streamjoin.results.reader import list_snapshots
 from streamjoin.serve.observer import Observer
@@ -35,7 +36,8 @@ from streamjoin.state.storage import ObjectStorage, StorageError
 
 PROGRAM = "streamjoin.spark.feeding"
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before another program begins, by how many have died."""
+"""Seconds before another program begins, by how many have died, one soon after the other."""
+YOUNG_SECONDS = 120.0
 IMPOSSIBLE = 3
 """Its exit code where a stream can never be read as it is written."""
 END_SECONDS = 20.0
@@ -47,17 +49,17 @@ WRITTEN = "written"
 """The directory within the checkpoint where Spark keeps the state of what it writes, by join."""
 
 
-def feeder_of(job: Job, tell: Tell, log_directory: Path, *, until_idle: bool) -> Feeder | None:
+def feeder_of(job: Job, tell: Tell, log_directory: Path, stop: threading.Event, *, until_idle: bool) -> Feeder | None:
     """None: nothing is read or written by Spark."""
-    return Feeder(job, tell, log_directory, until_idle=until_idle) if has_spark(job.manifest.spec) else None
+    return Feeder(job, tell, log_directory, stop, until_idle=until_idle) if has_spark(job.manifest.spec) else None
 
 
 class Feeder(Observer):
     """See the module. It begins once the run has claimed its checkpoint, and ends with it."""
 
-    def __init__(self, job: Job, tell: Tell, log_directory: Path, *, until_idle: bool) -> None:
-        """``until_idle``: all is read that is there now, and all results of it are written."""
-        self._job, self._tell, self._logs, self._until_idle = job, tell, log_directory, until_idle
+    def __init__(self, job: Job, tell: Tell, log_directory: Path, stop: threading.Event, *, until_idle: bool) -> None:
+        """``stop``: set when the run is to end. ``until_idle``: all is read that is there now, and all results of it are written."""
+        self._job, self._tell, self._logs, self._stop, self._until_idle = job, tell, log_directory, stop, until_idle
         self._fed = {index: stream.source for index, stream in enumerate(job.streams) if isinstance(stream.source, SparkSource)}
         """The sources, by the number of the stream."""
         sinks = [None if join.output.sink is None else join.output.sink.spark for join in job.manifest.spec.joins]
@@ -78,6 +80,9 @@ class Feeder(Observer):
         for source in self._fed.values():
             if source.streaming:
                 staged.resume(ObjectStorage(source.staging))
+        read, written = ([self._job.streams[at].name for at in self._fed], [self._job.joins[at].name for at in self._written])
+        what = [f"to {verb} {listed(names, 'and')}" for verb, names in (("read", read), ("write", written)) if names]
+        self._tell(Notice(f"starting a Spark {listed(what, 'and')} ..."))
         environment = {**os.environ, "JAVA_HOME": str(require_java("others")), "PYSPARK_PYTHON": sys.executable}
         self._thread = threading.Thread(target=self._keep, args=(environment,), name="streamjoin-feeder", daemon=True)
         self._thread.start()
@@ -103,7 +108,7 @@ class Feeder(Observer):
             time.sleep(LOOK_SECONDS)
         self._is_asked = True
         self._ask()
-        while not self._is_written.wait(LOOK_SECONDS):
+        while not self._is_written.wait(LOOK_SECONDS) and not self._stop.is_set():
             self.attempting()
 
     def _are_stored(self, checkpoint: Checkpoint) -> bool:
@@ -137,13 +142,14 @@ class Feeder(Observer):
     def _keep(self, environment: Mapping[str, str]) -> None:
         deaths = 0
         while not self._over.is_set():
+            began = time.monotonic()
             code = self._run(environment)
             if self._over.is_set() or code == 0:
                 return
             if code == IMPOSSIBLE:
                 self._failure = self._last
                 return
-            deaths += 1
+            deaths = deaths + 1 if time.monotonic() - began < YOUNG_SECONDS else 1
             if deaths > len(PAUSES):
                 self._failure = f"spec.spark: the program that reads for the join ended {deaths} times; {self._why(code)}"
                 return
@@ -204,6 +210,7 @@ class Feeder(Observer):
             {
                 "name": self._job.joins[index].name,
                 "field": f"spec.joins[{index}].output.sink.spark",
+                "columns": [name for name, _ in self._job.joins[index].output],
                 "manifest": text,
                 "state": _absolute(f"{self._job.checkpoint}/{WRITTEN}/{self._job.joins[index].name}"),
                 "format": sink.format,

@@ -12,6 +12,7 @@ from streamjoin.controlplane.watermark import watermark_for
 from streamjoin.job import Job, JoinJob, sink_identity
 from streamjoin.language.window import Window, WindowKind
 from streamjoin.manifest.connector import SinkConnector
+from streamjoin.manifest.model import Join
 from streamjoin.manifest.quantity import Duration
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Subject:
     @property
     def sinks(self) -> list[str]:
         """The place that each join's output goes to."""
-        return [_sink(join) for join in self.job.joins]
+        return [_sink(join, written) for join, written in zip(self.job.joins, self.job.manifest.spec.joins, strict=True)]
 
     @property
     def has_several(self) -> bool:
@@ -109,8 +110,10 @@ class Subject:
         return "; ".join(f"{join.name}: {text}" for join, text in zip(self.job.joins, texts, strict=True))
 
 
-def _sink(join: JoinJob) -> str:
+def _sink(join: JoinJob, written: Join) -> str:
     sink = join.sink
+    if written.output.sink is not None and written.output.sink.spark is not None:
+        return written.output.sink.spark.identity
     if sink is None and join.snapshots is not None:
         return "snapshots in the checkpoint"
     return sink.shown(wording.path) if isinstance(sink, SinkConnector) else sink_identity(sink)

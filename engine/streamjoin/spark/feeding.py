@@ -28,7 +28,6 @@ from streamjoin.io.references import resolved
 from streamjoin.kernel.types import arrow_schema
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest.connectors.spark import INPUT
-from streamjoin.results.reader import SNAPSHOT
 from streamjoin.spark.keys import column_sql
 from streamjoin.spark.source import FORMAT, StreamJoinSource
 from streamjoin.spark.staging import INTERVAL, BatchFailed, Query, Staging, for_spark, said, stage
@@ -82,6 +81,7 @@ class Output:
     """The join's."""
     field: str
     """The sink's, in the manifest."""
+    columns: Sequence[str]
     manifest: str
     """Its text."""
     state: str
@@ -206,7 +206,8 @@ class Written(Going):
         output, session, failures = self._output, self._session, list[str]()
         session.dataSource.register(StreamJoinSource)
         reading = session.readStream.format(FORMAT).option("manifestText", output.manifest).option("join", output.name)
-        frame, target = reading.load().drop(SNAPSHOT), _target(session, output.format, output.field)
+        frame = reading.load().select(*(column_sql([name]) for name in output.columns))
+        target = _target(session, output.format, output.field)
         options = resolved(output.options.items(), f"{output.field}.options", "the driver runs", ImpossibleError)
         writing = frame.writeStream.queryName(f"streamjoin writes {output.name}").option("checkpointLocation", for_spark(output.state))
         if output.streaming and isinstance(target, str):
