@@ -19,9 +19,9 @@ HOURS = 6 * 3600.0
 
 @pytest.mark.parametrize("offset", [-HOURS, HOURS], ids=["back", "forward"])
 def test_a_clock_that_is_set_holds_no_results_back_and_changes_none(offset: float, tmp_path: Path) -> None:
-    """Results of small epochs wait for three seconds, by a clock that goes on by a tenth of one whenever it is asked."""
+    """Results of small epochs wait for three seconds, by a clock that goes on by a twentieth of one whenever it is asked."""
     inputs = make_inputs(epochs=20)
-    ticks, hour = itertools.count(START / SECOND + 1000, 0.1), 0.0
+    ticks, hour = itertools.count(START / SECOND + 1000, 0.05), 0.0
     job = job_at(tmp_path)
     join = replace(job.joins[0], sink=job.joins[0].sink.model_copy(update={"gather": Duration.parse("3s")}))  # type: ignore[union-attr]
     job = replace(job, interval_micros=0, joins=(join,))
