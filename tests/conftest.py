@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -41,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("untimed", deadline=None, max_examples=how_many(100, of=3))  # a machine that is busy fails no test
 hypothesis.settings.load_profile("untimed")
 
-gc.set_threshold(50_000, 20, 50)  # What the imports left is looked through once in a while, rather than a hundred times a minute.
+gc.set_threshold(50_000, 20, 50)
 
 GROUPS = ("apiserver", "kafka", "spark")
 """Marks of tests that run one after another in one process: each Spark brings Java processes that would crowd out another's, and the
@@ -88,6 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if place(item) < len(GROUPS):
             item.add_marker(pytest.mark.xdist_group(GROUPS[place(item)]))
+
+
+def pytest_collection_finish() -> None:
+    """Cycles are never looked for among what was loaded: neither here, nor by the processes that are forked, for each of which it would
+    take a third of a second, and copies of all pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -139,11 +147,9 @@ def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     from streamjoin.io.kafka_session import close_idle
 
-    gc.freeze()  # The collection below need not look at what was there before the test.
     yield
     close_idle()
     gc.collect()
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -209,6 +215,16 @@ def queries_take_their_time() -> Iterator[None]:
         if "streamjoin.query.pool" in sys.modules:
             for name, value in QUERIES.items():
                 patch.setattr(f"streamjoin.query.pool.{name}", value)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runs_leave_the_collector_alone() -> Iterator[None]:
+    """Else each would look for cycles among what was loaded, and have it looked at from then on (``test_collecting.py``)."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("streamjoin.cli.run", "bench.engine"):
+            if module in sys.modules:
+                patch.setattr(f"{module}.collecting_seldom", contextlib.nullcontext)
         yield
 
 
