@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from operator_parts import FakeDriver
     from s3 import S3Server
     from streamjoin.elastic.deployment import Deployment
+    from user_spark import UserSpark
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
@@ -101,6 +102,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark"):
         have_workers_find_tests()
+    if USER_SPARK and "user_spark" not in getattr(item, "fixturenames", ()):
+        USER_SPARK[0].end()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,6 +153,20 @@ def kafka_clients(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     close_idle()
     gc.collect()
+
+
+USER_SPARK: list[UserSpark] = []
+"""The one of this process, once it has been asked for."""
+
+
+@pytest.fixture(scope="session")
+def user_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserSpark]:
+    """A Spark session as a user has one."""
+    from user_spark import UserSpark
+
+    USER_SPARK.append(UserSpark(tmp_path_factory.mktemp("warehouse")))
+    yield USER_SPARK[0]
+    USER_SPARK.pop().end()
 
 
 @pytest.fixture(scope="session")

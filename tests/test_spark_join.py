@@ -7,7 +7,6 @@ import decimal
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import cases
 from pages import ROOT, blocks
 from streamjoin.language.join_type import JoinType
 from streamjoin.spark import join, joins, planning
-from user_spark import user_session
+from user_spark import UserSpark
 
 pytestmark = pytest.mark.spark
 CASES = 200
@@ -77,9 +76,8 @@ EXTREMES = {
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with user_session("join", tmp_path_factory.mktemp("warehouse"), partitions=3) as session:
-        yield session
+def spark(user_spark: UserSpark) -> Any:
+    return user_spark.session(partitions=3)
 
 
 @pytest.fixture

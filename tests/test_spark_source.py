@@ -22,7 +22,7 @@ from streamjoin.results.archive import Archive
 from streamjoin.results.reader import list_snapshots
 from streamjoin.spark import StreamJoinSource
 from streamjoin.state.storage import ObjectStorage
-from user_spark import Started, user_session
+from user_spark import Started, UserSpark
 from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.spark
@@ -72,10 +72,10 @@ def join_in(root: Path) -> streamjoin.Join:
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with user_session("user", tmp_path_factory.mktemp("warehouse"), partitions=2) as session:
-        session.dataSource.register(streamjoin.spark.StreamJoinSource)
-        yield session
+def spark(user_spark: UserSpark) -> Any:
+    session = user_spark.session(partitions=2)
+    session.dataSource.register(streamjoin.spark.StreamJoinSource)
+    return session
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from streamjoin.io import staged
 from streamjoin.language.join_type import JoinType
 from streamjoin.spark import join, running
 from streamjoin.state.storage import ObjectStorage
-from user_spark import Started, user_session
+from user_spark import Started, UserSpark
 from waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.spark
@@ -54,9 +54,8 @@ CONDITIONS = (
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with user_session("streams", tmp_path_factory.mktemp("warehouse"), partitions=3) as session:
-        yield session
+def spark(user_spark: UserSpark) -> Any:
+    return user_spark.session(partitions=3)
 
 
 def rows_of(draw: random.Random, first: int, many: int) -> list[dict[str, Any]]:

@@ -5,19 +5,40 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamjoin.runner.classes import shared
 from streamjoin.runner.java import JavaNotFound, find_java
 from streamjoin.runner.spark import JAVA_OPTIONS
 
 
+class UserSpark:
+    """One session for the files of tests that have one: to start Java takes five seconds of a core. It ends before a test that has none,
+    which may start a Java with settings of its own."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self._running = ExitStack()
+        self._session: Any = None
+
+    def session(self, *, partitions: int) -> Any:
+        """``partitions``: of a shuffle. Skips the test where there is no Java."""
+        if self._session is None:
+            self._session = self._running.enter_context(_started(self._warehouse))
+        self._session.conf.set("spark.sql.shuffle.partitions", partitions)
+        return self._session
+
+    def end(self) -> None:
+        self._session = None
+        self._running.close()
+
+
 @contextmanager
-def user_session(name: str, warehouse: Path, *, partitions: int) -> Iterator[Any]:
-    """``partitions``: of a shuffle. Skips the test where there is no Java."""
+def _started(warehouse: Path) -> Iterator[Any]:
     try:
         home = find_java()
     except JavaNotFound as missing:
@@ -25,20 +46,21 @@ def user_session(name: str, warehouse: Path, *, partitions: int) -> Iterator[Any
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    classes = shared(home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        builder = SparkSession.builder.master("local[2]").appName(name).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.sql.shuffle.partitions", str(partitions)).config("spark.sql.session.timeZone", "UTC")
-        builder = builder.config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        builder = SparkSession.builder.master("local[2]").appName("user").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.driver.extraClassPath", classes.classpath)
+        builder = builder.config("spark.driver.extraJavaOptions", f"{JAVA_OPTIONS} {classes.options}")
         session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-        gateway.shutdown()  # other tests start a Java with settings of their own
+        gateway.shutdown()
 
 
 class Started:
