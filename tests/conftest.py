@@ -235,6 +235,14 @@ def queries_take_their_time() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def forked_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that answer this process' queries have loaded what they need."""
+    import forked_queries
+
+    monkeypatch.setattr("streamjoin.query.pool.subprocess", forked_queries)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def runs_leave_the_collector_alone() -> Iterator[None]:
     """Else each would look for cycles among what was loaded, and have it looked at from then on (``test_collecting.py``)."""

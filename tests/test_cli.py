@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import json
-import multiprocessing
 import os
 import pty
 import random
@@ -31,6 +30,7 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from forked_queries import PROCESSES
 from ports import free_ports
 from streamjoin.api import loop
 from streamjoin.api.loop import Asked, Done, Ended, Entering, Event, Loop, Notice, Reason, Retrying, Starting, Stopping, Waiting
@@ -105,10 +105,6 @@ def run_inline(path: Path, *arguments: object) -> Result:
 
 def rows_in(root: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in (root / "out").glob("*.parquet"))
-
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["streamjoin.cli.run", "streamjoin.cli.view", "streamjoin.runner.inline", "pyarrow.parquet"])
 
 
 def streamjoin(arguments: list[str], out: str, error: str, before: Callable[[], None] | None) -> None:

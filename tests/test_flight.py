@@ -41,7 +41,7 @@ from test_query_follow import Server as HttpServer
 from test_query_follow import job_in, last_of, run, written
 from waiting import PATIENCE_SECONDS, wait_for
 
-pytestmark = pytest.mark.xdist_group("flight")  # one join and one server for all
+pytestmark = [pytest.mark.xdist_group("flight"), pytest.mark.usefixtures("forked_queries")]  # one join and one server for all
 QUICK = FollowLimits(heartbeat_seconds=0.2, look_seconds=0.05)
 
 

@@ -38,7 +38,7 @@ from streamjoin.serve.server import DriverServer
 from streamjoin.state.storage import ObjectStorage
 from waiting import PATIENCE_SECONDS, wait_for
 
-pytestmark = pytest.mark.xdist_group("follow")  # one join for all
+pytestmark = [pytest.mark.xdist_group("follow"), pytest.mark.usefixtures("forked_queries")]  # one join for all
 QUICK = FollowLimits(heartbeat_seconds=0.2, look_seconds=0.05)
 
 
