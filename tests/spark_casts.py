@@ -175,5 +175,14 @@ def ask_spark() -> Answers:
     return answers
 
 
+def written(answers: Answers) -> str:
+    """JSON with a line for each value."""
+    kinds = []
+    for kind, values in sorted(answers.items()):
+        rows = [f"{json.dumps(value)}: {json.dumps(of_targets, sort_keys=True)}" for value, of_targets in sorted(values.items())]
+        kinds.append(f"{json.dumps(kind)}: {{\n" + ",\n".join(rows) + "\n}")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
 if __name__ == "__main__":
-    ANSWERS.write_text(json.dumps(ask_spark(), indent=0, sort_keys=True, ensure_ascii=True) + "\n")
+    ANSWERS.write_text(written(ask_spark()))
