@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-
 from streamjoin.runner.worker import Settings
 
 
@@ -94,10 +92,9 @@ def _server() -> socket.socket:
 
 def serve(asked: socket.socket) -> None:
     """Fork for each request: first a keeper, which forks the host, gives its process and then how it ended."""
-    from streamjoin.kernel import run
+    from streamjoin.runner import host
 
-    run.warm()
-    pa.array([0]).to_numpy()  # see host.hold
+    host.load()  # once, in place of each host
     while True:
         _, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
         with contextlib.suppress(ChildProcessError):
