@@ -144,7 +144,7 @@ def answer(make: Any) -> Any:
 
 def test_random_joins_equal_sparks_own(spark: Any, always_bins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     used = Counter[str]()
-    for seed in range(cases.how_many(CASES, of=20)):
+    for seed in range(cases.how_many(CASES, of=40)):
         draw = random.Random(seed)
         condition = CONDITIONS[seed * 7 % len(CONDITIONS)]
         condition += draw.choice(("", "", " AND left.s <> right.s", " AND (left.i > 0 OR right.b IS NULL)", " AND left.id % 3 <> 1"))

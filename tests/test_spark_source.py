@@ -183,9 +183,9 @@ def test_a_stream_gives_each_snapshot_once_over_restarts(spark: Any, tmp_path: P
         query = Started(write_stream(spark, tmp_path, batches, **options).trigger(availableNow=True).start)
         assert query.awaitTermination(PATIENCE_SECONDS)
 
-    run_available(maxRowsPerTrigger=700)
+    run_available(maxRowsPerTrigger=1700)
     assert len(batches) > 1, "as many batches as the rows need"
-    assert all(len({row["_snapshot"] for row in rows}) == 1 or len(rows) <= 700 for _, rows in batches)
+    assert all(len({row["_snapshot"] for row in rows}) == 1 or len(rows) <= 1700 for _, rows in batches)
     feed(tmp_path, 1)
     run_available()
     feed(tmp_path, 2)

@@ -233,11 +233,11 @@ def test_whatever_dies_between_any_two_steps_each_result_comes_once(spark: Any, 
     pair, draw = Pair(spark, tmp_path), random.Random(7)
     of_staging, of_driver = (False, True), ("tasks", "commit", "publish", "clean")
     steps: list[Callable[[pytest.MonkeyPatch], None]] = cases.some(
-        [*(partial(failing, after=after) for after in of_staging), *(partial(dying, step=step) for step in of_driver)], of=3, since=1
+        [*(partial(failing, after=after) for after in of_staging), *(partial(dying, step=step) for step in of_driver)], of=6, since=3
     )
     for number, step in enumerate([*steps, None]):
         for side in pair.sides:
-            side.feed(rows_of(draw, 100 * number, 30))
+            side.feed(rows_of(draw, 100 * number, 60))
         streams = [side.stream(partitions=draw.choice((None, 1, 4))) for side in pair.sides]
         pairs = join(*streams, NEAR, within="60 seconds", checkpoint=tmp_path / "state")
         if step is None:
