@@ -26,7 +26,7 @@ from streamjoin.controlplane import caution
 from streamjoin.controlplane.caution import Caution
 from streamjoin.controlplane.driver import Driver
 from streamjoin.dataplane import route
-from streamjoin.dataplane.apart import Bounds, _Nursery, read_apart
+from streamjoin.dataplane.apart import Bounds, _Nursery, _surroundings, read_apart
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import Records, SourceError
@@ -35,6 +35,19 @@ from streamjoin.io.files_reader import FilesSourceConfig
 from streamjoin.runner.inline import InlineEpoch, InlineRunner
 from streamjoin.state.storage import ObjectStorage
 from worker_processes import ProcessRunner
+
+
+@pytest.fixture(autouse=True)
+def _surroundings_of_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has loaded what reading takes serves the next test, too: they differ in what pytest calls them."""
+    surroundings = _surroundings
+
+    def others() -> tuple[dict[str, str], str, list[str]]:
+        environment, directory, path = surroundings()
+        return {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}, directory, path
+
+    monkeypatch.setattr("streamjoin.dataplane.apart._surroundings", others)
+
 
 SHORT = Bounds(cpu_seconds=1, memory_bytes=256 << 20)
 """Enough for a few records."""
