@@ -263,13 +263,11 @@ def in_clusters(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
     return rng.integers(0, 40, count) * 100_000 + rng.integers(0, 300, count)
 
 
-@pytest.mark.parametrize("size", [1 << 14, 100, 17, 3])
 @pytest.mark.parametrize("draw", [far_apart, with_hot_keys, in_clusters])
 @pytest.mark.parametrize("window", [UNBOUNDED, Window(WindowKind.RANGE, 20, 30)], ids=lambda window: window.kind)
 @pytest.mark.parametrize("is_float", [False, True], ids=["integers", "floats"])
 def test_a_sweep_of_long_runs_finds_every_pair_once(
     draw: Callable[[np.random.Generator, int], NDArray[np.int64]],
-    size: int,
     window: Window,
     is_float: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,11 +285,12 @@ def test_a_sweep_of_long_runs_finds_every_pair_once(
         main = between(0.0, 0.0) if is_float else between(low, high)
         interval = ranges.interval_of(main, runs[0].key, runs[1].key, 0)
         assert sweep.sweep_of(runs[0].key, runs[1].key, interval) is not None
-        found = list(chunks(main, window, runs[0], runs[1], size))
-        pairs = [pair for chunk in found for pair in chunk]
-        assert len(pairs) == len(expected)
-        assert set(pairs) == expected
-        assert all(len(chunk) == size for chunk in found[:-1])
+        for size in (1 << 14, 100, 17, 3):
+            found = list(chunks(main, window, runs[0], runs[1], size))
+            pairs = [pair for chunk in found for pair in chunk]
+            assert len(pairs) == len(expected)
+            assert set(pairs) == expected
+            assert all(len(chunk) == size for chunk in found[:-1])
 
 
 def test_many_matches_or_few_rows_are_not_swept() -> None:
