@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cases import ALL, how_many
 from harness import SECOND, START, Crash, Input, driver_for, make_batch, make_job, oracle, output_of
 from streamjoin.controlplane.arrivals import HAND_OVER_SECONDS, HASTE, PENDING_SECONDS, STABILIZATION_SECONDS, SWITCH_SECONDS
 from streamjoin.controlplane.cutting import least_workers, plan_for
@@ -329,7 +330,7 @@ def test_in_whatever_order_workers_come_all_that_come_work(order: Sequence[int])
     assert machine.status.workers == there == 8
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(how_many(40, of=2)))
 def test_whatever_comes_goes_or_fails_the_join_is_never_cut_worse_and_ends_on_all_that_are_there(seed: int) -> None:
     rng = random.Random(seed)
     tuples = rng.choice([20.0, 60.0])
@@ -499,12 +500,13 @@ def test_a_join_that_loses_workers_for_good_goes_on_with_those_that_are_left(tmp
 
 
 def test_a_driver_may_die_at_each_step_while_workers_are_missing(tmp_path: Path) -> None:
+    every = 11 if ALL else 23
     for visit in range(1000):
         root, visits = tmp_path / str(visit), itertools.count()
         died: list[str] = []
 
         def at(step: str, visits: Any = visits, visit: int = visit, died: list[str] = died) -> None:
-            if next(visits) == 11 * visit + 12:
+            if next(visits) == every * visit + 12:
                 died.append(step)
                 raise Crash(step)
 
@@ -516,6 +518,6 @@ def test_a_driver_may_die_at_each_step_while_workers_are_missing(tmp_path: Path)
         story.steps()
         assert output_of(root) == EXPECTED, f"died at {died}"
         if not died:
-            assert visit > 5
+            assert visit * every > 60
             return
     raise AssertionError("the input never ended")

@@ -1979,7 +1979,7 @@ def test_whatever_a_value_is_it_gives_problems_and_no_exception() -> None:
     """Each field of the examples in turn, by a value of another kind: all that is read of it elsewhere must do without."""
     places = {field_of(place): (document, place) for document in EXAMPLES for place in places_in(document)}
     broken = [(*found, wrong) for found in places.values() for wrong in WRONG]
-    for document, place, wrong in some(broken, of=5):
+    for document, place, wrong in some(broken, of=10):
         changed = copy.deepcopy(document)
         part = changed
         for key in place[:-1]:

@@ -180,7 +180,7 @@ def nth(number: int, fault: str) -> Callable[[str, str], str | None]:
 def test_any_one_storage_call_may_fail_or_kill_the_driver(fault: str, small: str, tmp_path: Path, inputs: tuple[Input, Input]) -> None:
     calls = count_storage_calls(tmp_path / "count", inputs)
     assert len(calls) > (30 if small == "in files" else 9)
-    for number, call in some(enumerate(calls), of=3, since=FAULTS.index(fault)):
+    for number, call in some(enumerate(calls), of=5, since=FAULTS.index(fault)):
         root = tmp_path / str(number)
         storage = FaultyStorage(ObjectStorage(str(root / "state")), nth(number, fault))
         job = job_at(root)

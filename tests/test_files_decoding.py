@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cases import how_many
 from harness import MemorySnapshots
 from streamjoin.io import decoding, files_plan
 from streamjoin.io.base import Position, Rejected, SourcePlan
@@ -90,7 +91,7 @@ def expected(numbers: range) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize("codec", [*CODECS, ""])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(how_many(3, of=3)))
 def test_decoded_text_is_read_once_wherever_it_is_cut(
     tmp_path: Path, kind: str, codec: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

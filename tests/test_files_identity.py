@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cases import how_many
 from harness import MemorySnapshots
 from streamjoin.io import files, files_plan, seen
 from streamjoin.io.base import Position, SourceError, SourcePlan, UnavailableError
@@ -177,7 +178,7 @@ ACTIONS = ("append", "append", "rewrite", "touch", "save", "remove", "recreate",
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(how_many(8, of=2)))
 def test_each_row_is_read_once_whatever_writers_do_to_their_files(
     tmp_path: Path, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from fuzz_inputs import mutated, sure_of
 
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_input_is_read_or_rejected_record_by_record(form: str, tmp_path: Path) -> None:
-    found = run(form, 0, how_many(200, of=50), tmp_path)
+    found = run(form, 0, how_many(200, of=100), tmp_path)
     assert not found, "\n".join(found)
 
 

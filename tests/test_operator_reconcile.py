@@ -595,7 +595,7 @@ def test_killed_between_any_two_steps_it_ends_the_same(name: str) -> None:
     expected = asyncio.run(undisturbed())
     steps = len(expected.steps)
     kills = [*range(min(steps, 50)), *range(50, steps, 7)]  # later passes repeat the first ones' steps
-    for kill_at in some(kills, of=5, since=list(STORIES).index(name)):
+    for kill_at in some(kills, of=10, since=list(STORIES).index(name)):
         found = asyncio.run(disturbed(kill_at))
         assert essence(found) == essence(expected), f"killed before step {kill_at}, {expected.steps[kill_at]}"
 
@@ -622,7 +622,7 @@ def test_whatever_a_request_is_answered_with_it_ends_the_same(name: str) -> None
     expected = asyncio.run(run_with(None, None, False))
     seed = random.Random(7)
     requests = expected.cluster.requests
-    for at in some([*range(min(requests, 40)), *range(40, requests, 5)], of=5, since=list(STORIES).index(name)):
+    for at in some([*range(min(requests, 40)), *range(40, requests, 5)], of=10, since=list(STORIES).index(name)):
         for error in seed.sample(list(every_fault()), 2):
             found = asyncio.run(run_with(at, error, seed.random() < 0.4))
             assert essence(found) == essence(expected), f"request {at}: {error}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cases import ALL
+from cases import ALL, how_many
 from disk import Disk, End, Keeps
 from harness import SECOND, START, Crash, Input, driver_for, make_batch
 from streamjoin.controlplane.driver import Driver
@@ -25,7 +25,7 @@ from streamjoin.state.log import read_latest
 from streamjoin.state.storage import AlreadyExists, ObjectStorage, StorageError
 from test_crashes import check, exhaust, job_at, make_inputs
 
-EVERY = {"with the commit": 2, "gathered": 2, "in files": 10} if not ALL else {"with the commit": 1, "gathered": 1, "in files": 5}
+EVERY = {"with the commit": 4, "gathered": 4, "in files": 20} if not ALL else {"with the commit": 1, "gathered": 1, "in files": 5}
 """The power is lost at one of so many calls: a run with files makes hundreds."""
 SHARED = 10
 """By so many calls runs may differ, as threads that flush one directory at once share a call: so in a short one the power stays."""
@@ -102,7 +102,7 @@ def test_the_power_may_be_lost_soon_after_a_process_that_died(small: str, tmp_pa
 
 @pytest.mark.parametrize("keeps", Keeps)
 def test_the_power_may_be_lost_again_and_again(keeps: Keeps, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(4):
+    for seed in range(how_many(4, of=2)):
         rng = random.Random(f"{keeps}{seed}")
         inputs = make_inputs(seed, epochs=6)
         root = tmp_path / str(seed)

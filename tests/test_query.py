@@ -35,7 +35,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.storage import ObjectStorage, Storage
 
-CASES = how_many(40)
+CASES = how_many(40, of=2)
 SEED = os.environ.get("STREAMJOIN_SEED")
 PARTS = 4
 DELAY = 2

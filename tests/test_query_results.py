@@ -43,7 +43,7 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, Storage
 from waiting import PATIENCE_SECONDS
 
-CASES = how_many(24)
+CASES = how_many(24, of=2)
 SEED = os.environ.get("STREAMJOIN_SEED")
 LIMITS = Limits(seconds=60)
 

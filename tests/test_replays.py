@@ -178,7 +178,7 @@ def test_a_file_that_could_not_be_read_is_read_as_a_new_one(tmp_path: Path) -> N
 STEPS = ("claim", "republish", "sweep", "plan", "tasks", "commit", "publish", "clean", "gather", "stop")
 
 
-@pytest.mark.parametrize("step", some(STEPS, of=2))
+@pytest.mark.parametrize("step", some(STEPS, of=4))
 def test_a_driver_that_dies_reads_each_letter_again_once(step: str, tmp_path: Path) -> None:
     """At that step of the first, the second and the third time, one after another."""
     count, far = 200, 165

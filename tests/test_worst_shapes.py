@@ -95,7 +95,7 @@ def expected(shape: Shape) -> int:
     return pairs + alone_left * (shape.kind in ("left", "full")) + alone_right * (shape.kind == "full")
 
 
-@pytest.mark.parametrize("shape", some(SHAPES, of=10), ids=str)
+@pytest.mark.parametrize("shape", some(SHAPES, of=20), ids=str)
 def test_it_finishes_in_a_small_container(shape: Shape, tmp_path: Path) -> None:
     """Narrow tuples have no partner."""
     for name, hot, nbytes, narrow, first in zip("lr", shape.hot, shape.nbytes, shape.narrow, (0, 10_000_000), strict=True):
@@ -172,7 +172,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize("shape", some(MANY, of=10), ids=str)
+@pytest.mark.parametrize("shape", some(MANY, of=20), ids=str)
 def test_a_join_of_many_streams_finishes_in_a_small_container(shape: Many, tmp_path: Path) -> None:
     names = "abcdef"[: len(shape.counts)]
     for name, count, nbytes in zip(names, shape.counts, shape.nbytes or (10,) * len(names), strict=True):
