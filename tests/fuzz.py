@@ -16,15 +16,18 @@ import importlib
 import json
 import os
 import random
-import subprocess
+import resource
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from click.testing import CliRunner
 
+from forked_queries import PROCESSES
 from fuzz_inputs import Left, Row
+from streamjoin.cli import main as streamjoin
 
 FORMS = {
     **dict.fromkeys(("json", "csv", "parquet"), "fuzz_inputs.files"),
@@ -97,23 +100,19 @@ def check(root: Path, left: Left, code: int, said: str, complaint: str) -> str |
     return None
 
 
-RUN = """
-import os, resource, sys
-from pathlib import Path
-from click.testing import CliRunner
-import fuzz
-from streamjoin.cli import main
-form, first, count, root = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-resource.setrlimit(resource.RLIMIT_DATA, (fuzz.MEMORY_BYTES,) * 2)
-for seed in range(first, first + count):
-    place = root / str(seed)
-    left = fuzz.case(place, form, seed)
-    print("begin", seed, flush=True)
-    os.chdir(place)
-    result = CliRunner().invoke(main, ["run", "join.yaml", "--runner", "inline", "--until-idle", "--json", "--no-ui"])
-    wrong = fuzz.check(place, left, result.exit_code, result.stdout, result.stderr) or ""
-    print("end", seed, " ".join(wrong.split()), flush=True)
-"""
+def joins(form: str, first: int, count: int, root: Path) -> None:
+    """What a process does: it says of each seed that it begins, and what was wrong."""
+    for name, descriptor in (("out", 1), ("error", 2)):
+        os.dup2(os.open(root / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES,) * 2)
+    for seed in range(first, first + count):
+        place = root / str(seed)
+        left = case(place, form, seed)
+        os.write(1, b"begin %d\n" % seed)
+        os.chdir(place)
+        result = CliRunner().invoke(streamjoin, ["run", "join.yaml", "--runner", "inline", "--until-idle", "--json", "--no-ui"])
+        wrong = check(place, left, result.exit_code, result.stdout, result.stderr) or ""
+        os.write(1, f"end {seed} {' '.join(wrong.split())}\n".encode())
 
 
 def run(form: str, first: int, count: int, root: Path, patience_seconds: float = SECONDS) -> list[str]:
@@ -121,23 +120,21 @@ def run(form: str, first: int, count: int, root: Path, patience_seconds: float =
     wrong: list[str] = []
     last = first + count
     while first < last:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
-        arguments = [sys.executable, "-c", RUN, form, str(first), str(last - first), str(root)]
-        process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            out, error = process.communicate(timeout=patience_seconds * count)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, error = process.communicate()
-            error += "; it hung"
+        process = PROCESSES.Process(target=joins, args=(form, first, last - first, root))
+        process.start()
+        process.join(patience_seconds * count)
+        hung = process.is_alive()
+        process.kill()
+        process.join()
         begun = first
-        for line in out.splitlines():
+        for line in (root / "out").read_text().splitlines():
             word, seed, *rest = line.split(" ", 2)
             begun = int(seed)
             if word == "end" and rest and rest[0]:
                 wrong.append(f"{form} seed {seed}: {rest[0]}")
-        if process.returncode:
-            wrong.append(f"{form} seed {begun}: its process ended with {process.returncode}: {error[-300:]}")
+        if process.exitcode:
+            error = (root / "error").read_text()[-300:] + "; it hung" * hung
+            wrong.append(f"{form} seed {begun}: its process ended with {process.exitcode}: {error}")
         first = begun + 1
     return wrong
 
