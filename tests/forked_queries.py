@@ -14,7 +14,7 @@ from streamjoin.query import worker
 PROCESSES = multiprocessing.get_context("forkserver")
 PRELOADED = (
     *("streamjoin.cli.run", "streamjoin.cli.view", "streamjoin.runner.inline", "pyarrow.parquet"),
-    *("streamjoin.query.worker", "duckdb"),
+    *("streamjoin.query.worker", "harness", "pytest"),
 )
 """All that is forked in the tests needs: a process has one server of forks."""
 PROCESSES.set_forkserver_preload([*PRELOADED])

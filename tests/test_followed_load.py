@@ -28,7 +28,7 @@ def test_the_first_plan_after_a_jump_is_put_within_twenty_seconds_and_is_enough(
     assert 0.5 <= found.tau < 0.8, "tau2"
 
 
-@pytest.mark.parametrize(("times", "seconds"), some([(4, 60), (10, 60), (10, 300)], of=3, since=1))
+@pytest.mark.parametrize(("times", "seconds"), some([(4, 60), (10, 60), (10, 300)], of=3))
 def test_on_a_ramp_plans_are_made_for_what_comes_while_workers_start(times: int, seconds: int) -> None:
     """Nobody knows where it ends; that was six plans, and a plan was full when it began."""
     found = asyncio.run(follow([(0.0, RATE), (float(seconds), times * RATE)], 600.0, scaling=PREDICTIVE))
