@@ -306,13 +306,13 @@ class Loop:
         )
 
     async def until(self, what: str, found: Callable[[], Any]) -> None:
-        """Reconciles until it is so."""
+        """Reconciles until it is so; not more often than a Prometheus scrapes that has just started, by far."""
 
         async def is_found() -> Any:
             await self.once()
             return found()
 
-        await wait_in_loop(what, is_found, told=lambda: str(self.status.get("conditions")))
+        await wait_in_loop(what, is_found, every=0.25, told=lambda: str(self.status.get("conditions")))
 
     async def once(self) -> None:
         for body in self.cluster.of("StreamJoin"):
