@@ -95,12 +95,12 @@ def test_prometheus_and_the_json_lines_say_the_same(tmp_path: Path, scraped: Cal
             "the address of the metrics", lambda: re.search(r"metrics: http://(\S+)/metrics", (tmp_path / "first/stderr").read_text())
         )[1]
         server = scraped(address)
-        wait_for("six epochs are scraped", lambda: len(scraped_epochs()) >= 6)
+        wait_for("six epochs are scraped", lambda: len(scraped_epochs()) >= 6, every=0.25)
         first.send_signal(signal.SIGTERM)
         assert first.wait(PATIENCE_SECONDS) == 0
     before = epochs_of(tmp_path / "first")
     with process(tmp_path / "second", *command(address.rsplit(":", 1)[1])) as second:
-        wait_for("five epochs of the second run are scraped", lambda: len(scraped_epochs() - set(before)) >= 5)
+        wait_for("five epochs of the second run are scraped", lambda: len(scraped_epochs() - set(before)) >= 5, every=0.25)
         answers = {
             expression: server.query(expression)
             for block in re.findall(r"```promql\n(.*?)```", DOCUMENT, re.DOTALL)
