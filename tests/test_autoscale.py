@@ -540,7 +540,7 @@ def test_a_scrape_that_is_whole_and_not_sound_is_not_replaced_by_an_older_one() 
     assert (lacking.reason.name, lacking.text) == ("MetricsIncomplete", "1 of 2 workers are measured")
 
 
-@pytest.mark.parametrize("name", some(SPOILT, of=2))
+@pytest.mark.parametrize("name", some(SPOILT, of=4))
 def test_what_cannot_be_trusted_has_its_reason_and_removes_nothing(name: str) -> None:
     async def told() -> None:
         spoil, reason = SPOILT[name]

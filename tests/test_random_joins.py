@@ -174,7 +174,7 @@ COUNTS: dict[str, list[Counter[str]]] = defaultdict(list)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SUITES])
 def test_joins_give_what_duckdb_finds_in_all_of_their_input(name: str, part: int, tmp_path: Path) -> None:
     suite, counts = SUITES[name], Counter[str]()
-    cases = how_many(suite.cases, of=2)
+    cases = how_many(suite.cases, of=3)
     seeds = range(part, cases, PARTS) if SEED is None else [int(SEED)] * (part == 0)
     run_cases(seeds, tmp_path, lambda seed, root, counts: run_case(suite.features, seed, root, counts), counts)
     COUNTS[name].append(counts)

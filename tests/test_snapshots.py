@@ -174,7 +174,7 @@ def test_whatever_call_of_the_storage_breaks_each_result_is_in_one_snapshot(
     root = tmp_path / "none"
     finish(job_with(root, every), inputs, FaultyStorage(ObjectStorage(str(root / "state")), counting), Clock())
     require_each_once(root, wanted)
-    for at in some(range(1, counting.calls + 1), of=2, since=len(fault)):
+    for at in some(range(1, counting.calls + 1), of=4, since=len(fault)):
         root = tmp_path / str(at)
         finish(job_with(root, every), inputs, FaultyStorage(ObjectStorage(str(root / "state")), Faults(at, fault)), Clock())
         require_each_once(root, wanted)
