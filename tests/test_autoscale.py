@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -1316,7 +1317,8 @@ def test_an_operator_that_may_not_read_nodes_says_so_and_scales_all_the_same(
         await world.run(300, lambda: world.join.workers < 4)
         return world
 
-    world = asyncio.run(shrink())
+    with caplog.at_level(logging.WARNING, logger="streamjoin_operator.nodes"):
+        world = asyncio.run(shrink())
     assert world.join.workers < 4
     assert "going" not in world.join.wishes[-1]
     assert 'workers end wherever they are: nodes "a" is forbidden; give the operator the right (rbac.nodes in the chart)' in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 import yaml
+from pyspark import cloudpickle
 
 import streamjoin
 from harness import MemorySnapshots
@@ -31,7 +33,7 @@ from streamjoin.manifest import ManifestError, load
 from streamjoin.manifest.connectors.spark import SparkSource
 from streamjoin.spark.feeding import Fed, Feed, ImpossibleError, Input, framed
 from streamjoin.state.storage import ObjectStorage
-from user_spark import user_session
+from user_spark import UserSpark
 from waiting import wait_for
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -190,12 +192,13 @@ class Reader(DataSourceReader):
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(user_spark: UserSpark, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = tmp_path_factory.mktemp("modules")
     (root / "numbers_source.py").write_text(SOURCE)
     sys.path.insert(0, str(root))
-    with user_session("fed", root, partitions=2) as session:
-        yield session
+    # Executors began before this module was there.
+    cloudpickle.register_pickle_by_value(importlib.import_module("numbers_source"))
+    yield user_spark.session(partitions=2).newSession()
     sys.path.remove(str(root))
 
 
