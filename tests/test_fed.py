@@ -23,6 +23,7 @@ from harness import MemorySnapshots
 from maven import NotFetched, libraries
 from postgres_server import USER, PostgresServer
 from streamjoin.api import feeder
+from streamjoin.api.feeds import Feed, Input
 from streamjoin.api.loop import Event, Notice
 from streamjoin.compilation import compile_job
 from streamjoin.io import staged
@@ -31,7 +32,7 @@ from streamjoin.io.factory import make_source
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import ManifestError, load
 from streamjoin.manifest.connectors.spark import SparkSource
-from streamjoin.spark.feeding import Fed, Feed, ImpossibleError, Input, framed
+from streamjoin.spark.feeding import Fed, ImpossibleError, framed
 from streamjoin.state.storage import ObjectStorage
 from user_spark import UserSpark
 from waiting import wait_for

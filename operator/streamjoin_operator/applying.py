@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.children import mismatch
-from streamjoin_operator.drift import Object, is_current
+from streamjoin_operator.drift import Object, annotations_of, is_current
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
@@ -71,7 +71,7 @@ class Applier:
     async def heed_suspend(self, reconciliation: Reconciliation) -> None:
         """Of a manifest that is refused suspending alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
         found, resource = reconciliation.deployment, reconciliation.resource
-        revision = ((found or {}).get("metadata", {}).get("annotations") or {}).get(names.REVISION, "")
+        revision = annotations_of(found).get(names.REVISION, "")
         replicas = 0 if reconciliation.is_suspended or mismatch(found, revision) is not None else 1
         if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
             return

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from streamjoin.manifest.model import KIND, Manifest
 from streamjoin_operator import names, uses
 from streamjoin_operator.changes import Class, classify, compared, revision, worst
-from streamjoin_operator.drift import Fields, Object, digest, our_fields, ours
+from streamjoin_operator.drift import Fields, Object, annotations_of, digest, our_fields, ours
 from streamjoin_operator.driver_files import REVISION_KEY, Files, content, driver_files, substance
 from streamjoin_operator.memory import WorkerMemory
 from streamjoin_operator.pod_templates import (
@@ -258,7 +258,7 @@ def pod_monitor(resource: Resource, manifest: Manifest, settings: Settings) -> O
 
 def mismatch(observed: Object | None, revision: str) -> str | None:
     """What the driver of this revision said of a checkpoint that is another join's; None where it has not."""
-    noted = ((observed or {}).get("metadata") or {}).get("annotations") or {}
+    noted = annotations_of(observed)
     try:
         known = json.loads(noted.get(names.MISMATCH, "{}"))
         return str(known["said"]) if known["revision"] == revision else None

@@ -26,6 +26,11 @@ _IDENTITY = ("name", "namespace", "resourceVersion")
 """Of the metadata; nobody holds these, nor the object's kind and version."""
 
 
+def annotations_of(found: Object | None) -> Object:
+    """Those of an object, if it is there."""
+    return ((found or {}).get("metadata") or {}).get("annotations") or {}
+
+
 def digest(value: Any) -> str:
     """A short hash of a JSON value; the order of keys does not count."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from streamjoin_operator import api, children, names, status
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.correlation import Told
 from streamjoin_operator.definition import Definition
-from streamjoin_operator.drift import Object, digest
+from streamjoin_operator.drift import Object, annotations_of, digest
 from streamjoin_operator.facts import Facts
 from streamjoin_operator.instants import instant
 from streamjoin_operator.measurement import Source
@@ -89,7 +89,7 @@ class Reporter:
         derived, deployed = reconciliation.derived, (reconciliation.deployment or {}).get("status") or {}
         scaler = reconciliation.memo.scaler
         measured = None if scaler is None or reconciliation.refused is not None else scaler.measured
-        annotations = ((reconciliation.memo.record or {}).get("metadata") or {}).get("annotations") or {}
+        annotations = annotations_of(reconciliation.memo.record)
         return Facts(
             generation=reconciliation.resource.generation,
             suspended=reconciliation.is_suspended,

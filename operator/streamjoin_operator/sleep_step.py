@@ -14,6 +14,7 @@ from streamjoin.elastic.quiet import windows
 from streamjoin.manifest.model import Suspension
 from streamjoin_operator import api, children, names
 from streamjoin_operator.applying import Applier
+from streamjoin_operator.drift import annotations_of
 from streamjoin_operator.driver_steps import DriverSteps
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Verdict
@@ -96,8 +97,7 @@ class SleepStep:
             return "spec.idle is not there any more"
         if reconciliation.checking and reconciliation.refused is None:
             wanted = reconciliation.driver(self._ports.settings)["metadata"]["annotations"][names.REVISION]
-            noted = ((deployment or {}).get("metadata") or {}).get("annotations") or {}
-            if noted.get(names.REVISION) != wanted:
+            if annotations_of(deployment).get(names.REVISION) != wanted:
                 return "what the driver is started for has changed"
         if ((reconciliation.watcher or {}).get("status") or {}).get("readyReplicas") and not reconciliation.checking:
             return None  # the sources have answered, and one that has found something is never ready again

@@ -13,13 +13,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from streamjoin_operator import names
+from streamjoin_operator.drift import Object, annotations_of
 from streamjoin_operator.instants import instant
 from streamjoin_operator.reasons import Reason
-
-Object = dict[str, Any]
 
 IDLE, SCHEDULE = Reason.SuspendedWhenIdle, Reason.SuspendedBySchedule
 BLIND_SECONDS = 300.0
@@ -68,7 +66,7 @@ class Sleep:
     @classmethod
     def of(cls, deployment: Object | None) -> Sleep | None:
         """What is noted on a driver's Deployment; None: nothing that can be read."""
-        noted = ((deployment or {}).get("metadata", {}).get("annotations") or {}).get(names.SLEEP)
+        noted = annotations_of(deployment).get(names.SLEEP)
         if noted is None:
             return None
         try:

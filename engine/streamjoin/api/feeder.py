@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from streamjoin.api.feeds import IMPOSSIBLE, PAUSES, Feed, Input, Order, Output
+from streamjoin.api.join import absolute
 from streamjoin.api.loop import WARNING, Notice
 from streamjoin.api.runners import Tell, require_java
 from streamjoin.controlplane.driver import Driver
@@ -25,21 +27,17 @@ from streamjoin.io import staged
 from streamjoin.io.base import SourceError
 from streamjoin.io.references import settings
 from streamjoin.job import Job
-from streamjoin.location import is_url
 from streamjoin.manifest.connectors.spark import SparkInput, SparkSource
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.resolve import has_spark
-from streamjoin.results.reader import list_snapshots
+from streamjoin.results.reader import is_stored
 from streamjoin.serve.observer import Observer
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage, StorageError
 
 PROGRAM = "streamjoin.spark.feeding"
-PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before another program begins, by how many have died, one soon after the other."""
 YOUNG_SECONDS = 120.0
-IMPOSSIBLE = 3
-"""Its exit code where a stream can never be read as it is written."""
+"""A program that lives for longer has not died soon after the one before."""
 END_SECONDS = 20.0
 """It may take so long to end."""
 LOOK_SECONDS = 0.2
@@ -117,7 +115,7 @@ class Feeder(Observer):
         for index in self._written:
             name = self._job.joins[index].name
             last = checkpoint.snapshots.of(name).next_id - 1
-            if last >= 0 and not any(snapshot.id >= last for snapshot in list_snapshots(storage, name)):
+            if not is_stored(storage, name, last):
                 return False
         return True
 
@@ -166,7 +164,7 @@ class Feeder(Observer):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(self._order()) + "\n")
+            process.stdin.write(self._order().to_json() + "\n")
             process.stdin.flush()
         except OSError:
             return process.wait()
@@ -188,35 +186,33 @@ class Feeder(Observer):
     def _why(self, code: int) -> str:
         return f"it said: {self._last}" if self._last else f"its exit code is {code}, and its log {self._logs / 'feeder.log'}"
 
-    def _order(self) -> dict[str, object]:
-        """As ``spark.feeding.Order`` reads it."""
-        written = self._job.manifest.spec.streams
+    def _order(self) -> Order:
+        job, manifest = self._job, self._job.manifest
         feeds = [
-            {
-                "name": self._job.streams[index].name,
-                "field": f"spec.streams[{index}].source.spark",
-                "schema": written[index].ddl,
-                "staging": _absolute(source.staging),
-                "input": _input(source),
-                "streaming": source.streaming,
-                "query": source.query,
-                "views": {name: _input(view) for name, view in source.views.items()},
-            }
+            Feed(
+                name=job.streams[index].name,
+                field=f"spec.streams[{index}].source.spark",
+                schema=manifest.spec.streams[index].ddl or "",
+                staging=absolute(source.staging),
+                input=_input(source),
+                streaming=source.streaming,
+                query=source.query,
+                views={name: _input(view) for name, view in source.views.items()},
+            )
             for index, source in self._fed.items()
         ]
-        manifest = self._job.manifest
         text = manifest.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True) if self._written else ""
         outputs = [
-            {
-                "name": self._job.joins[index].name,
-                "field": f"spec.joins[{index}].output.sink.spark",
-                "columns": [name for name, _ in self._job.joins[index].output],
-                "manifest": text,
-                "state": _absolute(f"{self._job.checkpoint}/{WRITTEN}/{self._job.joins[index].name}"),
-                "format": sink.format,
-                "options": dict(settings(sink.options)),
-                "streaming": sink.streaming,
-            }
+            Output(
+                name=job.joins[index].name,
+                field=f"spec.joins[{index}].output.sink.spark",
+                columns=[name for name, _ in job.joins[index].output],
+                manifest=text,
+                state=absolute(f"{job.checkpoint}/{WRITTEN}/{job.joins[index].name}"),
+                format=sink.format,
+                options=dict(settings(sink.options)),
+                streaming=sink.streaming,
+            )
             for index, sink in self._written.items()
         ]
         given = manifest.spec.spark
@@ -226,12 +222,8 @@ class Feeder(Observer):
         for name, values in (("spark.jars.packages", given.packages), ("spark.jars.repositories", given.repositories)):
             if values:
                 conf[name] = ",".join(values)
-        return {"feeds": feeds, "outputs": outputs, "conf": conf, "available_now": self._until_idle}
+        return Order(feeds, outputs, conf, self._until_idle)
 
 
-def _absolute(where: str) -> str:
-    return where if is_url(where) else os.path.abspath(where)
-
-
-def _input(given: SparkInput) -> dict[str, object]:
-    return {"format": given.format, "options": dict(settings(given.options)), "columns": given.columns}
+def _input(given: SparkInput) -> Input:
+    return Input(given.format, dict(settings(given.options)), given.columns)

@@ -267,19 +267,21 @@ class Join:
 def anchored(job: Job) -> Job:
     """The job with its relative paths made absolute, from the working directory: executors have others."""
 
-    def anchor(where: str) -> str:
-        return where if is_url(where) else os.path.abspath(where)
-
-    def absolute(part: Any) -> Any:
-        return part.moved(anchor) if isinstance(part, Connector) else part
+    def moved(part: Any) -> Any:
+        return part.moved(absolute) if isinstance(part, Connector) else part
 
     return replace(
         job,
-        streams=tuple(replace(stream, source=absolute(stream.source)) for stream in job.streams),
-        joins=tuple(replace(join, sink=absolute(join.sink)) for join in job.joins),
-        checkpoint=anchor(job.checkpoint),
-        dead_letter=anchor(job.dead_letter),
+        streams=tuple(replace(stream, source=moved(stream.source)) for stream in job.streams),
+        joins=tuple(replace(join, sink=moved(join.sink)) for join in job.joins),
+        checkpoint=absolute(job.checkpoint),
+        dead_letter=absolute(job.dead_letter),
     )
+
+
+def absolute(where: str) -> str:
+    """A place, from the working directory where it is a relative path."""
+    return where if is_url(where) else os.path.abspath(where)
 
 
 def _text_of(path: str | PathLike[str]) -> str:

@@ -84,7 +84,8 @@ def checkpoint_after(
     if rewritten is not None and rewritten.block is not None and spec.rewrite is not None:
         made = replace(rewritten.block, extent=segment.add(rewritten.data) if rewritten.data else None)
         (new_marks if spec.rewrite.of_marks else new).append(made)
-    if current.scheme.model == HANDSHAKE:
+    is_chain = current.scheme.model == HANDSHAKE
+    if is_chain:
         blocks = _of_chain([*last.state.blocks, *new], spec.generation, reports)
         marks = _marks_of_chain([block for block in last.state.marks if block.name not in replaced] + new_marks, blocks)
     else:
@@ -124,7 +125,6 @@ def checkpoint_after(
     )
     if spec.ended and last.plan.key_spaces is not None:
         after = after.on(last.plan.key_spaces.emptied(spec.ended))
-    is_chain = current.scheme.model == HANDSHAKE
     after = replace(after, losses=losses_after(job, last, after, reports, at_work, is_chain=is_chain))
     return results.committed_by(after)
 

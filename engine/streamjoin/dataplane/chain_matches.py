@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamjoin.dataplane.compiled import ID
+from streamjoin.dataplane.matches import read_identities
 from streamjoin.dataplane.paths import JoinOperator
 from streamjoin.kernel.joiner import Indices, Matched
 from streamjoin.kernel.marks import mark_rows
 from streamjoin.kernel.run import Run
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import RIGHT
-from streamjoin.state.blocks import Block, load_all
+from streamjoin.state.blocks import Block
 from streamjoin.state.chunks import Chunk
 from streamjoin.state.storage import Storage
 from streamjoin.state.store import SCRATCH_BYTES, Positions, settle
@@ -105,8 +106,7 @@ class ChainMatches:
         for join, side in self._kept:
             own = [block for block in blocks if (block.join, block.place) == (join.tag, places[side])]
             if own:
-                found = np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, own)])
-                self.known = {**self.known, (join.name, side): np.unique(found)}
+                self.known = {**self.known, (join.name, side): np.unique(read_identities(storage, own))}
 
     def _all(self, key: tuple[str, int]) -> NDArray[np.int64]:
         found = self._found.get(key, [])

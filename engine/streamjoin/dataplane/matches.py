@@ -205,6 +205,11 @@ def identities_of(parts: Sequence[Rows]) -> NDArray[np.int64]:
     return np.concatenate([run.batch.column(ID).to_numpy().take(rows) for run, rows in parts])
 
 
+def read_identities(storage: Storage, blocks: Sequence[Block]) -> NDArray[np.int64]:
+    """Of one or more marks blocks, one after the other. O(marks). Raises StorageError."""
+    return np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, blocks)])
+
+
 def encode_marks(identities: NDArray[np.int64]) -> pa.Buffer:
     """The bytes of a marks block. Memory: one copy of them."""
     return encode(pa.RecordBatch.from_pydict({ID: identities}))
@@ -225,7 +230,7 @@ def describe_marks(parts: Sequence[Rows], units: UnitRange, *, place: int, area:
 
 def merge_marks(storage: Storage, blocks: Sequence[Block]) -> tuple[pa.Buffer, Block]:
     """The bytes of one marks block of several, and the log's record of it, but for its name. O(marks). Raises StorageError."""
-    data = encode_marks(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, blocks)]))
+    data = encode_marks(read_identities(storage, blocks))
     made = replace(together(blocks), generation=0, area=-1, nbytes=data.size, parts=None, extent=None)
     return data, replace(made, checks=checks_of(data))
 
@@ -255,7 +260,7 @@ def read_marks(
         met = [block for block in blocks if any(block.meets(region) for regions in held_here.values() for region in regions)]
         if not met:
             continue
-        identities = np.unique(np.concatenate([batch.column(ID).to_numpy() for batch in load_all(storage, met)]))
+        identities = np.unique(read_identities(storage, met))
         for area in held_here:
             for held in runs[area, place]:
                 rows = rows_of(held.run, identities, 0, held.run.rows)

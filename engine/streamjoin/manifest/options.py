@@ -40,6 +40,12 @@ def option_problems(field: str, options: Mapping[str, object], known: Sequence[s
             yield from reference_problems(here, name, value)
 
 
+def all_reference_problems(field: str, options: Mapping[str, object], of: str = "options") -> Check:
+    """The problems of options' values that say where the values are to be read."""
+    for name, value in options.items():
+        yield from reference_problems(option_field(field, name, of), name, value)
+
+
 def reference_problems(field: str, name: str, value: object) -> Check:
     """The problems of an option's value that says where the value is to be read."""
     if not isinstance(value, str):

@@ -138,6 +138,11 @@ def list_snapshots(storage: Storage, join: str) -> tuple[Snapshot, ...]:
     return tuple(snapshot for run in runs(storage, join) for snapshot in run.snapshots)
 
 
+def is_stored(storage: Storage, join: str, last: int) -> bool:
+    """Whether the snapshot of this identifier is stored, and so all before it; -1: none is there. Raises StorageError. O(snapshots)."""
+    return last < 0 or any(snapshot.id >= last for snapshot in list_snapshots(storage, join))
+
+
 def files(storage: Storage, join: str, *, up_to: int | None = None) -> tuple[SnapshotFile, ...]:
     """Where the rows are of all snapshots, or of those with an identifier of at most ``up_to``: then files may have rows of later ones,
     which ``_snapshot`` tells. Raises StorageError. O(snapshots)."""

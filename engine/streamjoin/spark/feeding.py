@@ -1,6 +1,6 @@
 """Reads and writes, by Spark, what a join reads and writes as ``spark``: a program beside the join's driver.
 
-It is told what to do on its standard input, in one line of JSON (:class:`Order`), and ends when that is closed; so it does not outlive the
+It is told what to do on its standard input, in one line of JSON (``api.feeds``), and ends when that is closed; so it does not outlive the
 driver. On its standard output it tells of trouble, and that all is done that was asked for, in a line of JSON each. Where Spark itself
 cannot start, the exit code is 1; where something can never be read or written, as its format or its query is wrong, 3.
 
@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+from streamjoin.api.feeds import IMPOSSIBLE, PAUSES, Feed, Input, Order, Output
 from streamjoin.io import staged
 from streamjoin.io.references import resolved
 from streamjoin.kernel.types import arrow_schema
@@ -30,13 +30,10 @@ from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest.connectors.spark import INPUT
 from streamjoin.spark.keys import column_sql
 from streamjoin.spark.source import FORMAT, StreamJoinSource
-from streamjoin.spark.staging import INTERVAL, BatchFailed, Query, Staging, for_spark, said, stage
+from streamjoin.spark.staging import INTERVAL, Query, Staging, for_spark, in_one_line, said, stage
 from streamjoin.state.storage import ObjectStorage
 
 LOOK_SECONDS = 0.1
-PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before a query that has failed begins anew, by how often it has since a micro-batch came."""
-IMPOSSIBLE = 3
 ONCE = "once"
 """The query that stages what is read once."""
 ROWWISE = (
@@ -44,71 +41,6 @@ ROWWISE = (
     *("StreamingDataSourceV2Relation", "StreamingRelation", "StreamingRelationV2", "SubqueryAlias", "Union", "View", "WithCTE"),
 )
 """The parts of a plan over a stream that keep nothing of a row for the next."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """What Spark reads."""
-
-    format: str
-    options: Mapping[str, str]
-    """As the manifest has them."""
-    columns: str | None = None
-    """As Spark DDL. None: the format says what there is."""
-
-
-@dataclass(frozen=True)
-class Feed:
-    """A stream, and where it is staged."""
-
-    name: str
-    field: str
-    """The source's, in the manifest."""
-    schema: str
-    """As declared."""
-    staging: str
-    input: Input
-    streaming: bool
-    query: str | None
-    views: Mapping[str, Input]
-
-
-@dataclass(frozen=True)
-class Output:
-    """Results, and where they go."""
-
-    name: str
-    """The join's."""
-    field: str
-    """The sink's, in the manifest."""
-    columns: Sequence[str]
-    manifest: str
-    """Its text."""
-    state: str
-    """The directory in which Spark keeps the state of the query."""
-    format: str
-    options: Mapping[str, str]
-    streaming: bool
-
-
-@dataclass(frozen=True)
-class Order:
-    """What this program is to do."""
-
-    feeds: Sequence[Feed]
-    outputs: Sequence[Output]
-    conf: Mapping[str, str]
-    available_now: bool
-    """Read what is there now; write, whenever a further line comes, what is there then."""
-
-    @classmethod
-    def from_json(cls, text: str) -> Order:
-        value = json.loads(text)
-        feeds = [
-            Feed(**{**each, "input": Input(**each["input"]), "views": {name: Input(**view) for name, view in each["views"].items()}})
-            for each in value["feeds"]
-        ]
-        return cls(feeds, [Output(**each) for each in value["outputs"]], value["conf"], value["available_now"])
 
 
 class ImpossibleError(Exception):
@@ -226,16 +158,13 @@ class Written(Going):
     def _take(
         self, failures: list[str], target: str | Callable[[Any, int], object], options: Mapping[str, str], frame: Any, number: int
     ) -> None:
-        """Called by Spark, which is told of a failure in one line (``spark.staging``)."""
-        try:
+        """Called by Spark."""
+        with in_one_line(failures, f"{self._output.name}: micro-batch {number}"):
             if isinstance(target, str):
                 frame.write.format(target).options(**options).mode("append").save()
             else:
                 target(frame, number)
             self._batch = number
-        except Exception as error:
-            failures.append(said(error))
-            raise BatchFailed(failures[0]) from None
 
 
 def _read_once(storage: ObjectStorage, feed: Feed, frame: Any) -> None:

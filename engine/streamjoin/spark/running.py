@@ -20,7 +20,7 @@ from streamjoin.api.execution import Execution, default_log_directory
 from streamjoin.api.loop import Ended, Event
 from streamjoin.api.running import log
 from streamjoin.job import Job
-from streamjoin.results.reader import list_snapshots
+from streamjoin.results.reader import is_stored
 from streamjoin.runner.spark import SparkSettings
 from streamjoin.spark.pairs import ALL, PairsError
 from streamjoin.spark.staging import Query, Staging
@@ -94,7 +94,7 @@ class Parts:
             newest = [side.newest() for side in self._sides]
             self._wait(lambda: all(map(_has_passed, self._checkpoint().input.positions, newest)))
             last, storage = self._last_snapshot(), ObjectStorage(self._job.checkpoint)
-            self._wait(lambda: last < 0 or any(snapshot.id >= last for snapshot in list_snapshots(storage, self._job.joins[0].name)))
+            self._wait(lambda: is_stored(storage, self._job.joins[0].name, last))
             return last
 
     def _begin(self, *, available_now: bool) -> None:

@@ -83,7 +83,7 @@ class _Write:
 
 
 class BatchFailed(RuntimeError):  # noqa: N818
-    """A micro-batch could not be staged."""
+    """A micro-batch could not be staged, or written."""
 
 
 @dataclass(frozen=True)
@@ -123,22 +123,25 @@ def said(error: BaseException) -> str:
     return (line.strip().split("\n", 1)[0] or type(error).__name__)[:500]
 
 
-def _take(side: Staging, failures: list[str], frame: Any, number: int) -> None:
-    """Called by Spark, which is told of a failure in one line: a longer text overflows the stack of its regular expressions, and then the
-    query ends as if nothing were wrong."""
+@contextlib.contextmanager
+def in_one_line(failures: list[str], what: str) -> Iterator[None]:
+    """Around what Spark calls for a micro-batch: it is told of a failure in one line, as a longer text overflows the stack of its regular
+    expressions, and then the query ends as if nothing were wrong. ``what``: for the log. Raises BatchFailed."""
     try:
-        _stage(side, frame, number)
+        yield
     except Exception as error:
         failures.append(said(error))
-        LOG.debug("%s: micro-batch %d", side.name, number, exc_info=True)
+        LOG.debug("%s", what, exc_info=True)
         raise BatchFailed(failures[0]) from None
 
 
-def _stage(side: Staging, frame: Any, number: int) -> None:
-    storage = ObjectStorage(side.root)
-    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    staged.claim(storage, staged.Stream(query, side.schema))
-    stage(storage, number, frame, arrow_schema(parse_schema(side.schema)))
+def _take(side: Staging, failures: list[str], frame: Any, number: int) -> None:
+    """Called by Spark."""
+    with in_one_line(failures, f"{side.name}: micro-batch {number}"):
+        storage = ObjectStorage(side.root)
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        staged.claim(storage, staged.Stream(query, side.schema))
+        stage(storage, number, frame, arrow_schema(parse_schema(side.schema)))
 
 
 def stage(storage: ObjectStorage, number: int, frame: Any, schema: pa.Schema) -> None:

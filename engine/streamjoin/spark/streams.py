@@ -17,12 +17,12 @@ from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812
 
-from streamjoin.api.join import Join, anchored
+from streamjoin.api.join import Join, absolute, anchored
 from streamjoin.api.machine import fitted, machine_bytes
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, SIDE_NAMES, SIDES
 from streamjoin.language.temporal import quantity_micros
-from streamjoin.location import is_url, place
+from streamjoin.location import place
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
 from streamjoin.spark.conjuncts import qualified
@@ -125,7 +125,7 @@ def _checkpoint(given: object) -> str:
         where = place(os.fspath(given))
     except ValueError as error:
         raise ValueError(f"checkpoint: {given!r} {error}") from None
-    return where if is_url(where) else os.path.abspath(where)
+    return absolute(where)
 
 
 def _duration(name: str, given: object) -> str:

@@ -12,7 +12,7 @@ from streamjoin.language.types import DataType
 from streamjoin.manifest.checks import Check
 from streamjoin.manifest.connector import Connector, Package, SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import Name, Names, Options, Span
-from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
+from streamjoin.manifest.options import all_reference_problems, option_field, secret_remarks
 from streamjoin.manifest.problem import Problem, listed
 from streamjoin.manifest.quantity import Duration
 from streamjoin.manifest.tables import EXTRA, Compact, partition_problems
@@ -91,8 +91,7 @@ def _catalog_problems(field: str, table: _Iceberg) -> Check:
     elif kind is not None and kind not in CATALOGS:
         remedy = f"give {listed(CATALOGS, 'or')}"
         yield Problem(option_field(field, "type", "catalog"), kind, f"is not a supported kind of durable catalog; {remedy}")
-    for name, value in table.catalog.items():
-        yield from reference_problems(option_field(field, name, "catalog"), name, value)
+    yield from all_reference_problems(field, table.catalog, "catalog")
 
 
 def _catalog_remarks(field: str, table: _Iceberg) -> Check:

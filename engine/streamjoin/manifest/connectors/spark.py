@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, StringConstraints
 from streamjoin.manifest.checks import Check, value_at
 from streamjoin.manifest.connector import SinkConnector, SourceConnector
 from streamjoin.manifest.field_types import Names, Options, PositiveSpan, Sql, StreamName
-from streamjoin.manifest.options import option_field, reference_problems, secret_remarks
+from streamjoin.manifest.options import all_reference_problems, secret_remarks
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
@@ -67,8 +67,7 @@ class SparkSource(SparkInput, SourceConnector):
 
     def problems(self, field: str) -> Check:
         for where, options in self._all_options(field):
-            for name, value in options.items():
-                yield from reference_problems(option_field(where, name), name, value)
+            yield from all_reference_problems(where, options)
         if value_at(self, "query") is None and value_at(self, "views"):
             yield Problem(f"{field}.views", None, "have no use without query, which joins them; give it, or remove them")
         for name in value_at(self, "views") or ():
@@ -108,8 +107,7 @@ class SparkSink(SinkConnector):
         return f"{self.format} by Spark"
 
     def problems(self, field: str) -> Check:
-        for name, value in (value_at(self, "options") or {}).items():
-            yield from reference_problems(option_field(field, name), name, value)
+        yield from all_reference_problems(field, value_at(self, "options") or {})
 
     def remarks(self, field: str) -> Check:
         yield from secret_remarks(field, value_at(self, "options") or {})
