@@ -7,8 +7,9 @@ Runs that are older than ``keep`` are let go.
 
 What makes it safe to die anywhere, and to have two drivers at work, of which the older does not know yet that it is replaced: a run's
 content follows from its range and from what was committed, so that writing it again, by whomever, is writing the same; files that are made
-of several have names of their own each time, so that who gives a merge up removes nobody else's; the index comes last; and ranges are
-aligned, so that whoever makes one, each is within another or apart from it.
+of several have names of their own each time, so that who gives a merge up removes nobody else's; the index comes last, by an exclusive
+creation: whoever is second takes over the first's; files without an index are swept only where an index of their range is there, so that
+none can come which names them; and ranges are aligned, so that whoever makes one, each is within another or apart from it.
 
 Always holds: what a commit names as waiting is sorted again, or found, after any crash; nothing that a listed index names is removed before
 the index, and no file before readers that had listed it have had ``GRACE_SECONDS``.
@@ -41,11 +42,12 @@ from streamjoin.results.reader import (
     folder,
     index_path,
     range_of,
+    read_run,
     runs,
 )
 from streamjoin.snapshots.timeline import Closed
 from streamjoin.state import checks
-from streamjoin.state.storage import Storage
+from streamjoin.state.storage import AlreadyExists, Storage
 
 FAN_IN = 8
 MERGED_BYTES = 4 << 30
@@ -80,7 +82,7 @@ class Archive:
         files: list[SnapshotFile] = []
         for rows in sorted_rows(self._storage, closed):
             files += self._files(rows, closed.id, closed.id, closed.form, len(files))
-        self._put(closed.id, closed.id, (described(closed),), files, ())
+        self._show(closed.id, closed.id, (described(closed),), files, ())
 
     def rows(self, snapshot: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot that is stored, in batches of about so many. Raises StorageError."""
@@ -103,12 +105,21 @@ class Archive:
         return self._let_go() or self._merge_on() or self._compact(before)
 
     def sweep(self, first_waiting: int) -> int:
-        """Remove files that crashes have left, of snapshots before this one, which all have an index if they are kept. Returns how many."""
+        """Remove files that crashes have left, of snapshots before this one, which all have an index if they are kept. Returns how many.
+
+        Where nothing is shown yet of all of a file's range, an older driver may be about to show it: that is left until something is.
+        """
         known = self._known()
         named = {file.path for run in known.values() for file in run.files}
         named |= {index_path(self._join, *ends) for ends in known} | {path for _, paths in self._garbage for path in paths}
         named |= set() if self._merging is None else {file.path for file in self._merging.files}
-        stray = [path for path in self._storage.list(folder(self._join)) if path not in named and _high_of(path) < first_waiting]
+        oldest = min((low for low, _ in known), default=0)
+
+        def is_settled(path: str) -> bool:
+            low, high = _range_of(path)
+            return high < min(oldest, first_waiting) or (high < first_waiting and any(_is_within((low, high), ends) for ends in known))
+
+        stray = [path for path in self._storage.list(folder(self._join)) if path not in named and is_settled(path)]
         self._storage.delete_many(stray)
         return len(stray)
 
@@ -133,9 +144,15 @@ class Archive:
                 return run
             width *= FAN_IN
 
-    def _put(self, low: int, high: int, snapshots: tuple[Snapshot, ...], files: Sequence[SnapshotFile], replaces: tuple[str, ...]) -> None:
-        run = Run(low, high, snapshots, tuple(files), self._clock(), replaces)
-        self._storage.put(index_path(self._join, low, high), run.encode())
+    def _show(self, low: int, high: int, snapshots: tuple[Snapshot, ...], files: Sequence[SnapshotFile], replaces: tuple[str, ...]) -> None:
+        """Show readers a run, or go on with the one that another driver has shown them of this range."""
+        run, path = Run(low, high, snapshots, tuple(files), self._clock(), replaces), index_path(self._join, low, high)
+        try:
+            self._storage.create(path, run.encode())
+        except AlreadyExists:
+            run = read_run(self._storage, path)
+            shown = {file.path for file in run.files}
+            self._garbage.append((self._clock(), tuple(file.path for file in files if file.path not in shown)))
         self._known()[low, high] = run
 
     def _files(self, rows: pa.Table, low: int, high: int, form: str, first: int, attempt: str = "") -> list[SnapshotFile]:
@@ -196,7 +213,7 @@ class Archive:
         replaced = tuple(index_path(self._join, run.low, run.high) for run in merging.members)
         replaced += tuple(file.path for file in of_members) if merging.files else ()
         snapshots = tuple(snapshot for run in merging.members for snapshot in run.snapshots)
-        self._put(merging.low, merging.high, snapshots, merging.files or of_members, replaced)
+        self._show(merging.low, merging.high, snapshots, merging.files or of_members, replaced)
         for run in merging.members:
             del self._known()[run.low, run.high]
         self._garbage.append((self._clock(), replaced))
@@ -232,7 +249,8 @@ class Archive:
         for ends, run in sorted(known.items()):
             if run.snapshots[-1].committed_at < oldest:
                 # First those of runs that became this one: without it readers would be shown them again.
-                replaced = [path for _, paths in self._garbage for path in paths if f"/{INDEX}/" in path and _is_within(path, ends)]
+                indexes = [path for _, paths in self._garbage for path in paths if f"/{INDEX}/" in path]
+                replaced = [path for path in indexes if _is_within(range_of(path), ends)]
                 self._storage.delete_many(replaced)
                 self._storage.delete(index_path(self._join, *ends))
                 del known[ends]
@@ -276,13 +294,13 @@ def described(closed: Closed) -> Snapshot:
     return Snapshot(closed.id, closed.epoch, closed.committed_at, closed.rows, closed.marks)
 
 
-def _is_within(index: str, ends: tuple[int, int]) -> bool:
-    low, high = range_of(index)
-    return ends[0] <= low and high <= ends[1]
+def _is_within(inner: tuple[int, int], ends: tuple[int, int]) -> bool:
+    return ends[0] <= inner[0] and inner[1] <= ends[1]
 
 
-def _high_of(path: str) -> int:
-    """The last identifier of the range that a file or an index is of."""
+def _range_of(path: str) -> tuple[int, int]:
+    """The identifiers of the range that a file or an index is of."""
     if f"/{INDEX}/" in path:
-        return range_of(path)[1]
-    return int(path.rsplit("/", 1)[1].split("-")[1])
+        return range_of(path)
+    low, high = path.rsplit("/", 1)[1].split("-")[:2]
+    return int(low), int(high)
