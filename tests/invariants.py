@@ -78,7 +78,18 @@ OF_AN_EPOCH = (
     Invariant(
         "No file is removed that one of the last commits names, or that an epoch in flight may read.",
         ("controlplane.garbage:GarbageCollector.clean", "controlplane.garbage:GarbageCollector.sweep"),
-        ("test_crashes:test_random_faults_in_long_sequences", "test_crashes:test_staged_files_of_another_join_are_left_alone"),
+        (
+            "test_simulated:test_whatever_drivers_meet_is_as_if_there_had_been_one",
+            "test_crashes:test_staged_files_of_another_join_are_left_alone",
+        ),
+    ),
+    Invariant(
+        "An index of snapshots is created once, by whichever driver is first, and names no file that an older or a newer driver removes.",
+        ("results.archive:Archive.sweep",),
+        (
+            "test_snapshots:test_an_older_driver_that_ends_a_merge_during_the_newer_ones_names_no_file_that_is_gone",
+            "test_simulated:test_whatever_drivers_meet_is_as_if_there_had_been_one",
+        ),
     ),
     Invariant(
         "A micro-batch of Spark's is joined once, with the rows of the first attempt that staged it, whatever rows it has when Spark does"
