@@ -1321,7 +1321,8 @@ def test_an_operator_that_may_not_read_nodes_says_so_and_scales_all_the_same(
         world = asyncio.run(shrink())
     assert world.join.workers < 4
     assert "going" not in world.join.wishes[-1]
-    assert 'workers end wherever they are: nodes "a" is forbidden; give the operator the right (rbac.nodes in the chart)' in caplog.text
+    told = 'workers end wherever they are: nodes "a" is forbidden; give the operator the right (rbac.nodes in the chart)'
+    assert any(told in message for message in caplog.messages)
 
 
 @story
