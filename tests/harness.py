@@ -236,9 +236,11 @@ def output_of(root: Root) -> Counter[tuple[Any, ...]]:
     return found
 
 
-def late_of(root: Path, where: str = "state/dead-letters") -> set[tuple[str, int]]:
+def late_of(root: Root, where: str = "state/dead-letters") -> set[tuple[str, int]]:
     """The late tuples among the dead letters, by stream and rid."""
-    letters = [json.loads(line) for path in (root / where).glob("*.json") for line in path.read_text().splitlines()]
+    storage = ObjectStorage(str(root / where))
+    files = [item.name for item in storage.list_folder() if item.name.endswith(".json")]
+    letters = [json.loads(line) for name in files for line in storage.get(name).splitlines()]
     return {(letter["stream"], json.loads(letter["raw"])["rid"]) for letter in letters if ": late; " in letter["error"]}
 
 

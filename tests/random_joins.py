@@ -27,7 +27,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, join_of, late_of, make_job, output_of, staged_of
+from harness import SECOND, START, Input, Root, join_of, late_of, make_job, output_of, staged_of
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans
 from streamjoin.job import Job
@@ -855,7 +855,7 @@ def any_way(graph: JoinGraph, head: int, rng: random.Random) -> PathPlan:
     return PathPlan(rng.choice(list(graph.orders(head))), rng.random() < 0.5, distributions)
 
 
-def job_of(case: Case, root: Path, counts: Counter[str], joins: Sequence[str] | None = None) -> Job:
+def job_of(case: Case, root: Root, counts: Counter[str], joins: Sequence[str] | None = None) -> Job:
     """The job of a case, on A-DSP where its own model cannot cut what the conditions compare."""
     try:
         return make_job(root, **case.options(root, joins))
@@ -872,7 +872,7 @@ Span = tuple[Sequence[int], Sequence[int]]
 
 def check_output(
     case: Case,
-    root: Path,
+    root: Root,
     label: str,
     counts: Counter[str],
     history: Mapping[int, Sequence[int]] | None = None,

@@ -117,16 +117,16 @@ class World:
                     with suppress(Crash):
                         process.throw(Crash("the world is over"))
 
-    def run(self, job: Job, inputs: Sequence[Input | None]) -> Driver:
+    def run(self, job: Job, inputs: Sequence[Input | None], between: Callable[[Driver], None] = lambda driver: None) -> Driver:
         """Drivers come, go and meet until one has joined all input, and all that are older have ended. Returns another one, which found
-        nothing to do."""
+        nothing to do. ``between`` is called when a driver has started, and after each of its steps that does not fail."""
         is_over = False
         while self._living or not is_over:
             if not self._living or (self._trouble and len(self._living) < 4 and self.rng.random() < 0.3):
                 self.happened["drivers"] += 1
                 assert self.happened["drivers"] < 2 * MOST_DRIVERS, f"no driver comes to the end: {self._ended_by}"
                 self._trouble *= self.happened["drivers"] < MOST_DRIVERS
-                self._living.append(greenlet.greenlet(lambda: self._process(job, inputs)))
+                self._living.append(greenlet.greenlet(lambda: self._process(job, inputs, between)))
             self._running = self._living[-1] if self.rng.random() < 0.5 else self.rng.choice(self._living)
             has_finished = self._running.switch()
             if self._running.dead:
@@ -136,20 +136,22 @@ class World:
         self._running = None
         driver = self._driver(job, inputs, random.Random(0), trouble=False)
         driver.start()
+        between(driver)
         while driver.step(final=True) is not None:
-            pass
+            between(driver)
         return driver
 
     def _driver(self, job: Job, inputs: Sequence[Input | None], rng: random.Random, *, trouble: bool) -> Driver:
         storage = ObjectStorage(str(self.root / "state"))
         return driver_for(job, inputs, storage, Unreliable(rng, trouble), clock=self.clock, in_background=False)
 
-    def _process(self, job: Job, inputs: Sequence[Input | None]) -> bool:
+    def _process(self, job: Job, inputs: Sequence[Input | None], between: Callable[[Driver], None]) -> bool:
         """A driver, as the program runs it: whether it has joined all input."""
         driver, rng = self._driver(job, inputs, self.rng, trouble=True), self.rng
         try:
             driver.start()
             for _ in range(MOST_STEPS):
+                between(driver)
                 if driver.scheme is not None and rng.random() < 0.2:
                     try:
                         self.happened["plans"] += driver.put_plan(next_plan(rng, driver))
