@@ -417,7 +417,7 @@ REFUSED = [
         SINK,
         "sink: {console: {}, files: {path: out/m}}",
         "spec.joins[0].output.sink",
-        "give exactly one of files, console, kafka, delta, iceberg and postgres",
+        "give exactly one of files, console, kafka, delta, iceberg, postgres and spark",
     ),
     refused(
         "snapshots that never end",
