@@ -180,7 +180,13 @@ def bad_of_three(name: str, old: str, new: str, *problems: str, also: tuple[str,
 
 SINK = "sink: {files: {path: out/matches, format: parquet}}"
 STORE = "spec.joins[0].output.snapshots.store"
-NO_PUNCTUATION = "is missing, and spec.joins[0].output.snapshots.punctuation needs it of every stream; give when and id"
+NO_PUNCTUATION = "snapshots that end by punctuation need it of every stream; give when and id"
+NO_WINDOW = "is empty; give within, or each, or rows, or eachRows, or unbounded: true, or, for two streams, before and after"
+KINDS_OF_WINDOWS = (
+    "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others into a"
+    " manifest of their own"
+)
+SHED_MATCHES = 'makes results of anti joins wrong: a tuple whose match was shed seems to have none; set "off"'
 
 
 def stored_in(store: str) -> str:
@@ -467,15 +473,14 @@ CASES = [
         "a budget where nothing is shed",
         "tau2: 0.8",
         "tau2: 0.8, budget: {completeness: 99.9 %}",
-        'spec.scaling.budget: "99.9 %" has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic",'
-        " or remove it",
+        'spec.scaling.budget: has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic", or remove it',
         also=('shedding: {model: linear, base: "0.1"}', 'shedding: {model: "off"}'),
     ),
     bad(
         "a budget without an inner join",
         "tau2: 0.8",
         "tau2: 0.8, budget: {completeness: 99.9 %}",
-        'spec.scaling.budget: "99.9 %" counts results of inner joins, and there are none; remove it',
+        "spec.scaling.budget: counts results of inner joins, and there are none; remove it",
         also=("      condition: ", "      type: left\n      condition: "),
     ),
     bad(
@@ -627,15 +632,13 @@ CASES = [
         "joins with windows of two kinds",
         "  scheme: {model: adsp}\n",
         ANOTHER.replace("within: 10s", "rows: 10"),
-        "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
-        " them together; move this one into a manifest of its own",
+        f"spec.joins[1].window: {KINDS_OF_WINDOWS}",
     ),
     bad(
         "an anti join among others, and shedding",
         "  scheme: {model: adsp}\n",
         ANOTHER.replace("name: other", "name: other\n      type: anti"),
-        'spec.shedding.model: "linear" would make the results of spec.joins[1].type anti wrong: a tuple whose match was shed would be given'
-        ' as one that has no match; set "off"',
+        f'spec.shedding.model: "linear" {SHED_MATCHES}',
     ),
     bad(
         "two joins with one directory for their results",
@@ -1205,13 +1208,13 @@ CASES = [
         "no window",
         "window: {within: 180s, slide: 60s}",
         "window: {}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
+        f"spec.joins[0].window: {NO_WINDOW}",
     ),
     bad(
         "a window that is not unbounded",
         "window: {within: 180s, slide: 60s}",
         "window: {unbounded: false}",
-        "spec.joins[0].window: is empty; give within, or before and after, or each, or rows, or eachRows, or unbounded: true",
+        f"spec.joins[0].window: {NO_WINDOW}",
     ),
     bad(
         "two windows",
@@ -1229,7 +1232,7 @@ CASES = [
         "a window of rows that slides",
         "window: {within: 180s, slide: 60s}",
         "window: {rows: 10, slide: 60s}",
-        'spec.joins[0].window.slide: "1m" has no meaning with rows; remove it, or give a window of time',
+        'spec.joins[0].window.slide: "1m" is for windows of time; remove it, or give one',
     ),
     bad(
         "a slide longer than the window",
@@ -1291,7 +1294,7 @@ CASES = [
         "source: {join: settle}",
         "source: {join: settel}",
         'spec.streams[3].source.join: "settel" is not a join of this resource; did you mean settle?',
-        "spec.joins[0].output.sink: is missing, no stream reads the results, and no snapshots of them are kept; "
+        "spec.joins[0].output.sink: a join needs a sink, a stream that reads its results, or snapshots of them; "
         "give files, delta, iceberg, postgres, kafka, spark or console",
         good=CHAIN,
     ),
@@ -1333,8 +1336,7 @@ CASES = [
         "window: {rows: 5}",
         "spec.joins[0].window.rows: 5 counts the records of two streams, and there are more; give within, or before and after, or"
         " unbounded: true",
-        "spec.joins[1].window: is of another kind than spec.joins[0].window (time, rows or unbounded), and joins over the same streams hold"
-        " them together; move this one into a manifest of its own",
+        f"spec.joins[1].window: {KINDS_OF_WINDOWS}",
         good=CHAIN,
     ),
     bad(
@@ -1418,7 +1420,7 @@ CASES = [
         "no window",
         "{each: {orders: 10m, payments: 2m, shipments: 30s}}",
         "{}",
-        "spec.joins[0].window: is empty; give within, or each, or rows, or eachRows, or unbounded: true",
+        f"spec.joins[0].window: {NO_WINDOW}",
     ),
     bad_of_three(
         "two windows",
@@ -1556,8 +1558,7 @@ CASES = [
         "an anti join that sheds",
         "    - name: match\n",
         "    - name: match\n      type: anti\n",
-        'spec.shedding.model: "linear" would make the results of spec.joins[0].type anti wrong: a tuple whose match was shed would be given'
-        ' as one that has no match; set "off"',
+        f'spec.shedding.model: "linear" {SHED_MATCHES}',
         also=(
             'select: ["orders.id AS order_id", "payments.id AS payment_id"]\n        where: "orders.id <> payments.id"',
             'select: ["orders.id AS order_id"]',
@@ -1600,7 +1601,7 @@ CASES = [
         "a delay of snapshots without a size",
         "sink: {files: {path: out/matches, format: parquet}}",
         "sink: {files: {path: out/matches, format: parquet}}\n        snapshots: {every: 10s, maxDelay: 2}",
-        "spec.joins[0].output.snapshots.maxDelay: 2 needs size too; give it, or remove maxDelay",
+        "spec.joins[0].output.snapshots.maxDelay: 2 needs every and size; give both, or remove maxDelay",
     ),
     bad(
         "a key of snapshots that is none",
@@ -1664,7 +1665,7 @@ CASES = [
         f"{SINK}\n        snapshots: {{punctuation: true, every: 10s}}",
         f"spec.streams[0].punctuation: {NO_PUNCTUATION}",
         f"spec.streams[1].punctuation: {NO_PUNCTUATION}",
-        'spec.joins[0].output.snapshots.every: "10s" excludes punctuation, which says when a snapshot ends; keep one',
+        "spec.joins[0].output.snapshots.punctuation: true excludes every and size; keep one",
     ),
     bad(
         "an option that would lose results",

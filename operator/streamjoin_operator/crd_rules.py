@@ -1,8 +1,8 @@
-"""What fields of the CustomResourceDefinition must be together, in CEL: rules for the API server, by the manifest's models.
+"""Rules of the CustomResourceDefinition that ``manifest.model_rules`` has not, in CEL for the API server, by the manifest's models.
 
-These are the rules that ``manifest.model_rules`` has not. Each mirrors a check in ``manifest.cross_field``, or is about a change;
-tests/test_crd.py holds the two together. SQL, places and what depends on the types of columns are beyond CEL: these the operator checks,
-and reports in the status.
+They are about changes (``oldSelf``), or say approximately what ``manifest.cross_field`` checks exactly: which streams a join is over is
+more than CEL can find out. tests/test_crd.py holds the two together. SQL, places and what depends on the types of columns are beyond CEL:
+these the operator checks, and reports in the status.
 
 Always holds: nothing that a rule refuses would pass ``manifest.validate``, but for changes of what may not change (``oldSelf``).
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from streamjoin.language.graph import MOST_STREAMS
-from streamjoin.manifest import model, sinks, snapshots, sources
-from streamjoin.manifest.cel import Rule, one_holds, quoted, seconds
+from streamjoin.manifest import model, sources
+from streamjoin.manifest.cel import Rule, has_one, quoted
 from streamjoin.manifest.field_types import RESOURCE_NAME
 from streamjoin.manifest.model import KIND
+from streamjoin.manifest.model_rules import ROWS
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.problem import listed
 from streamjoin.manifest.rules import names_of
@@ -26,22 +27,9 @@ def same(field: str) -> str:
     return f"(has(s.{field}) == has(o.{field}) && (!has(s.{field}) || s.{field} == o.{field}))"
 
 
-def _has_one(of: str, *names: str) -> str:
-    """Whether any of these fields is given."""
-    return f"({' || '.join(f'has({of}.{name})' for name in names)})"
-
-
 _TYPE = "(has({0}.type) ? {0}.type : 'inner')"
-_TIMES = ("within", "each", "before", "after")
-"""Fields of windows of time."""
 _OF_TWO = ("before", "after")
 """Fields of windows of two streams."""
-_UNBOUNDED = "(has({0}.unbounded) && {0}.unbounded)"
-_FORMS = (
-    *("has(self.within)", _has_one("self", "before", "after"), "has(self.each)"),
-    *("has(self.rows)", "has(self.eachRows)", _UNBOUNDED.format("self")),
-)
-
 _QUALIFIER = r"'\\b[a-z_][a-z0-9_]*\\.'"
 _WITHOUT_STREAMS = "j.condition.lowerAscii()" + "".join(
     f".replace(self.streams[{number if number < 2 else f'self.streams.size() > {number} ? {number} : 0'}].name.lowerAscii() + '.', '')"
@@ -92,85 +80,16 @@ def _fixed(what: str, of: str, unchanged: str) -> Rule:
 
 
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
-    snapshots.Snapshots: (
-        Rule(
-            "!self.punctuation || !(has(self.every) || has(self.size))",
-            "excludes every and size; keep one",
-            field="punctuation",
-        ),
-        Rule(
-            "self.maxDelay == 0 || (has(self.every) && has(self.size))",
-            "needs every and size; give both, or remove maxDelay",
-            field="maxDelay",
-        ),
-    ),
-    model.Window: (
-        Rule(one_holds(*_FORMS), "give exactly one of within, before and after, each, rows, eachRows, and unbounded: true"),
-        Rule(
-            f"!has(self.slide) || {_has_one('self', *_TIMES)}",
-            "has no meaning with rows, eachRows or unbounded; remove it, or give a window of time",
-            field="slide",
-        ),
-        *(
-            Rule(
-                f"!has(self.slide) || !has(self.{name}) || !self.{name}.matches('[1-9]')"
-                f" || {seconds('self.slide')} <= {seconds(f'self.{name}')}",
-                f"must be at most {name}, or tuples would lie between two windows; shorten it",
-                f"'must be at most {name} (' + self.{name} + '), or tuples would lie between two windows; shorten it'",
-                field="slide",
-            )
-            for name in ("within", "before", "after")
-        ),
-        Rule(
-            f"!has(self.slide) || !has(self.each) || self.each.all(s, {seconds('self.slide')} <= {seconds('self.each[s]')})",
-            "must be at most each, or tuples would lie between two windows; shorten it",
-            field="slide",
-        ),
-    ),
     model.Spec: (
         Rule(
-            "self.streams.all(a, self.streams.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
-            "two streams have the same name (case does not count); choose another",
-            field="streams",
-        ),
-        Rule(
-            "self.joins.all(a, self.joins.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",
-            "two joins have the same name (case does not count); choose another",
-            field="joins",
-        ),
-        Rule(
-            " || ".join(
-                f"self.joins.all(j, {form})"
-                for form in (_has_one("j.window", *_TIMES), _has_one("j.window", "rows", "eachRows"), _UNBOUNDED.format("j.window"))
-            ),
-            "the windows must be of one kind (time, rows or unbounded), as joins over the same streams hold them together; move the others"
-            " into a manifest of their own",
-            field="joins",
-        ),
-        Rule(
             f"self.streams.size() == 2 || {_OF_NAMED} || self.joins.all(j, !has(j.type) || j.type in ['inner', 'semi', 'anti']"
-            f" || !({_has_one('j.window', 'rows', 'eachRows')}))",
+            f" || !({has_one('j.window', *ROWS)}))",
             "joins of type left, right and full of three and more streams cannot have windows of rows; give a window of time",
             field="joins",
         ),
         Rule(
-            f"self.streams.size() == 2 || {_OF_NAMED} || !self.joins.exists(j, {_has_one('j.window', *_OF_TWO)})",
+            f"self.streams.size() == 2 || {_OF_NAMED} || !self.joins.exists(j, {has_one('j.window', *_OF_TWO)})",
             f"{listed(_OF_TWO, 'and')} of a window are for two streams; give within, or each, or rows, or eachRows, or unbounded: true",
-            field="joins",
-        ),
-        Rule(
-            "self.streams.all(s, !has(s.source.join) || self.joins.exists(j, j.name == s.source.join))",
-            "a stream reads the results of a join that is not there; name one of joins",
-            field="streams",
-        ),
-        Rule(
-            "self.streams.size() > 2 || !self.streams.exists(s, has(s.source.join))",
-            "a stream of results needs the two streams of that join beside it, and one to join its results with; give them",
-            field="streams",
-        ),
-        Rule(
-            "self.joins.all(j, has(j.output.sink) || self.streams.exists(s, has(s.source.join) && s.source.join == j.name))",
-            f"a join has no sink, and no stream reads its results; give {listed(sinks.SUGGESTED)}",
             field="joins",
         ),
         *(
@@ -190,27 +109,6 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             f"self.joins.all(j, {_PLAIN} || !{_WITHOUT_STREAMS}.matches({_QUALIFIER}))",
             "condition refers to a stream that is not there; write stream.column with the names of streams",
             field="joins",
-        ),
-        Rule(
-            "!self.joins.exists(j, has(j.output.snapshots) && has(j.output.snapshots.punctuation) && j.output.snapshots.punctuation)"
-            " || self.streams.all(s, has(s.punctuation))",
-            "snapshots that end by punctuation need streams[].punctuation of every stream; give when and id",
-            field="streams",
-        ),
-        Rule(
-            "!self.joins.exists(j, has(j.type) && j.type == 'anti') || self.shedding.model == 'off'",
-            "shedding makes results of anti joins wrong: a tuple whose match was shed seems to have none; set shedding.model to off",
-            field="shedding",
-        ),
-        Rule(
-            "!has(self.scaling.budget) || self.shedding.model != 'off'",
-            "the budget has nothing to spend, as nothing is shed; set shedding.model, or remove it",
-            field="scaling",
-        ),
-        Rule(
-            "!has(self.scaling.budget) || self.joins.exists(j, !has(j.type) || j.type == 'inner')",
-            "the budget counts results of inner joins, and there are none; remove it",
-            field="scaling",
         ),
         Rule(
             "self.streams.map(s, s.name) == oldSelf.streams.map(s, s.name)",

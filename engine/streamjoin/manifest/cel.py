@@ -72,6 +72,11 @@ def cel_name(of: str, name: str) -> str:
     return f"{of}.__{name}__" if name in _CEL_WORDS else f"{of}.{name}"
 
 
+def has_one(of: str, *names: str) -> str:
+    """Whether any of these fields is given; without parentheses."""
+    return " || ".join(f"has({of}.{name})" for name in names)
+
+
 ONE_OF = ".exists_one(given, given)"
 """So rules end that ask for exactly one of several fields."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from streamjoin.language.errors import SqlError
@@ -30,16 +30,6 @@ def sql_problem(field: str, sql: str, error: SqlError) -> Problem:
 def as_text(value: object) -> object:
     """A value as :class:`Problem` shows it: quantities as a manifest has them."""
     return str(value) if isinstance(value, Quantity) else value
-
-
-def repeated(field: str, name: str, parts: Sequence[Part]) -> Check:
-    """Names that stand twice. ``field``: of the list of the parts."""
-    first: dict[str, int] = {}
-    for index, part in enumerate(parts):
-        value = value_at(part, name)
-        if isinstance(value, str) and first.setdefault(value.casefold(), index) != index:
-            message = f"is the name of {field}[{first[value.casefold()]}] too (case does not count); choose another"
-            yield Problem(f"{field}[{index}].{name}", value, message)
 
 
 def until_refused(check: Check) -> Check:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from streamjoin.manifest.cel import Rule, cel_name, one_holds
@@ -35,6 +36,17 @@ def rule(
 
     computed = _NAMES.sub(r"' + self.\1 + '", f"'{message}'") if shows else None
     return Rule(expression, brief or _VALUES.sub("", message), computed, field, check)
+
+
+def rule_of_items(expression: str, holds: Callable[[Any, Any], object], message: str, *, field: str, blamed: str) -> Rule:
+    """What ``expression`` says in CEL, and ``holds`` of a part and each item of its list ``field``. ``blamed``: a field of the item."""
+
+    def check(where: str, part: Part) -> Check:
+        for index, item in enumerate(value_of(part, field)):
+            if not holds(part, item):
+                yield Problem(f"{where}.{field}[{index}].{blamed}", None, message)
+
+    return Rule(expression, message, field=field, check=check)
 
 
 def exactly_one(*names: str, nothing: str | None = None) -> Rule:
@@ -100,8 +112,8 @@ def attribute(part: Part, name: str) -> str:
 
 
 def value_of(part: Part, name: str) -> Any:
-    """Raises UnparsedError where it was refused."""
-    return getattr(part, attribute(part, name))
+    """Of a field, or of one within it (``shedding.model``). Raises UnparsedError where it was refused."""
+    return reduce(lambda inner, each: getattr(inner, attribute(inner, each)), name.split("."), part)
 
 
 def is_given(part: Part, name: str) -> bool:

@@ -8,7 +8,6 @@ ends that check, and only that one: the field has its own problem already.
 ``joins``       ``spec.joins``: names, conditions, types, the streams that each is over
 ``windows``     ``spec.joins[].window``
 ``outputs``     ``spec.joins[].output``: sinks and columns; ``snapshots``: its snapshots
-``scaling``     ``spec.scaling``, ``spec.shedding``
 ``scheme``      ``spec.scheme``
 ``places``      ``spec.checkpoint``; directories and topics that must not be each other's
 ``doubtful``    what is allowed but perhaps not meant
@@ -25,7 +24,7 @@ from __future__ import annotations
 
 from streamjoin.language.graph import MOST_STREAMS
 from streamjoin.manifest import model
-from streamjoin.manifest.checks import Check, repeated, until_refused, value_at
+from streamjoin.manifest.checks import Check, until_refused, value_at
 from streamjoin.manifest.cross_field.joins import (
     condition_problems,
     floor_problems,
@@ -36,9 +35,8 @@ from streamjoin.manifest.cross_field.joins import (
 from streamjoin.manifest.cross_field.lint import remarks
 from streamjoin.manifest.cross_field.outputs import column_checks, sink_checks
 from streamjoin.manifest.cross_field.places import checkpoint_problems, place_problems, topic_loop_problems
-from streamjoin.manifest.cross_field.scaling import budget_problems, shedding_problems
 from streamjoin.manifest.cross_field.scheme import key_problems, scheme_problems
-from streamjoin.manifest.cross_field.snapshots import snapshot_punctuation_problems, snapshots_end_problems, snapshots_problems
+from streamjoin.manifest.cross_field.snapshots import snapshots_problems, store_problems
 from streamjoin.manifest.cross_field.streams import (
     declared_schemas,
     held_problems,
@@ -47,7 +45,7 @@ from streamjoin.manifest.cross_field.streams import (
     stream_checks,
     stream_name_problems,
 )
-from streamjoin.manifest.cross_field.windows import window_checks, window_kind_problems
+from streamjoin.manifest.cross_field.windows import window_checks
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.model_rules import rule_checks
 from streamjoin.manifest.problem import Problem
@@ -57,11 +55,10 @@ __all__ = ["problems", "remarks"]
 
 def problems(manifest: Manifest) -> list[Problem]:
     """Everything that is wrong with the fields together."""
-    checks = [_counts(manifest), stream_name_problems(manifest), budget_problems(manifest)]
+    checks = [_counts(manifest), stream_name_problems(manifest)]
     checks += rule_checks(("spec",), value_at(manifest, "spec"))
     streams: tuple[model.Stream, ...] = value_at(manifest, "spec", "streams") or ()
     joins: tuple[model.Join, ...] = value_at(manifest, "spec", "joins") or ()
-    checks += [repeated("spec.streams", "name", streams), repeated("spec.joins", "name", joins)]
     by_condition = len(streams) > 2 and (len(joins) > 1 or any(value_at(stream, "source", "join") for stream in streams))
     schemas, wrong = declared_schemas(manifest, streams, joins)
     checks += [iter(wrong), results_read_problems(streams, joins)]
@@ -70,9 +67,8 @@ def problems(manifest: Manifest) -> list[Problem]:
     by_name = schemas_by_name(streams, schemas)
     for index, join in enumerate(joins):
         field = f"spec.joins[{index}]"
-        is_read = any(value_at(stream, "source", "join") == value_at(join, "name") for stream in streams)
-        checks += sink_checks(f"{field}.output.sink", join, is_read=is_read)
-        checks += [shedding_problems(field, join, manifest), snapshots_end_problems(f"{field}.output.snapshots", join)]
+        checks += sink_checks(f"{field}.output.sink", join)
+        checks.append(store_problems(f"{field}.output.snapshots.store", join))
         over = streams_over(manifest, index, streams) if by_condition else range(len(streams))
         if over is None:
             checks.append(naming_problems(field, manifest, index))
@@ -86,8 +82,7 @@ def problems(manifest: Manifest) -> list[Problem]:
         checks.append(unjoined_problems(manifest, streams, joins))
     if len(streams) > 1 and by_name.keys() == {value_at(stream, "name") for stream in streams} and joins:
         checks += [key_problems(manifest, by_name), held_problems(manifest, by_name), floor_problems(manifest, by_name)]
-    checks += [window_kind_problems(joins), scheme_problems(manifest), checkpoint_problems(manifest)]
-    checks += [place_problems(manifest), snapshot_punctuation_problems(manifest), topic_loop_problems(streams, joins)]
+    checks += [scheme_problems(manifest), checkpoint_problems(manifest), place_problems(manifest), topic_loop_problems(streams, joins)]
     return [problem for check in checks for problem in until_refused(check)]
 
 

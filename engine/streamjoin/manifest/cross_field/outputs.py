@@ -15,13 +15,13 @@ from streamjoin.manifest import model, resolve
 from streamjoin.manifest.checks import Check, sql_problem, until_refused, value_at
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.problem import Problem, listed
-from streamjoin.manifest.sinks import SUGGESTED, sinks_in
+from streamjoin.manifest.sinks import sinks_in
 
 
-def sink_checks(field: str, join: model.Join, *, is_read: bool) -> list[Check]:
-    """The checks of the sink at ``field`` by itself. ``is_read``: a stream reads the results."""
+def sink_checks(field: str, join: model.Join) -> list[Check]:
+    """The checks of the sink at ``field`` by itself."""
     sinks = sinks_in(value_at(join, "output", "sink"))
-    return [_sink(field, join, is_read), *(sink.problems(f"{field}.{kind}") for kind, sink in sinks)]
+    return [_sink(field, join), *(sink.problems(f"{field}.{kind}") for kind, sink in sinks)]
 
 
 def column_checks(field: str, join: model.Join, manifest: Manifest, schemas: Mapping[str, Schema]) -> list[Check]:
@@ -38,10 +38,7 @@ def output_columns(join: model.Join, manifest: Manifest, schemas: Mapping[str, S
         return None
 
 
-def _sink(field: str, join: model.Join, is_read: bool) -> Check:
-    if join.output.sink is None and join.output.snapshots is None and not is_read:
-        why = "is missing, no stream reads the results, and no snapshots of them are kept"
-        yield Problem(field, None, f"{why}; give {listed(SUGGESTED)}")
+def _sink(field: str, join: model.Join) -> Check:
     for kind, sink in sinks_in(value_at(join, "output", "sink")):
         if not sink.opener and join.output.snapshots is not None:
             yield Problem(f"{field}.{kind}", None, "takes results from snapshots of its own, and excludes snapshots beside it; remove one")

@@ -16,7 +16,7 @@ from streamjoin.manifest.checks import Check, sql_problem, value_at
 from streamjoin.manifest.connector import SourceConnector
 from streamjoin.manifest.model import Manifest
 from streamjoin.manifest.part import UnparsedError, has_unknown
-from streamjoin.manifest.problem import Problem, closest, listed, meant
+from streamjoin.manifest.problem import Problem, listed, meant
 from streamjoin.manifest.sources import sources_in
 
 _TIMES = (TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ)
@@ -138,18 +138,10 @@ def _time_column(stream: model.Stream) -> str | None:
 
 
 def results_read_problems(streams: Sequence[model.Stream], joins: Sequence[model.Join]) -> Check:
-    """Whether streams of results read joins that are there, and not what comes of themselves."""
-    names = [name for join in joins if isinstance(name := value_at(join, "name"), str)]
+    """Whether no stream of results reads what comes of itself."""
     for index, stream in enumerate(streams):
         read, field = value_at(stream, "source", "join"), f"spec.streams[{index}].source.join"
-        if isinstance(read, str) and read not in names:
-            close = closest(read, names)
-            named = f"the joins are {listed(names, 'and')}" if names else "name one of spec.joins"
-            remedy = f"did you mean {close}?" if close else named
-            yield Problem(field, read, f"is not a join of this resource; {remedy}")
-        elif isinstance(read, str) and len(streams) == 2:
-            yield Problem(field, read, "needs the two streams of that join beside it, and one to join its results with; give them")
-        elif isinstance(read, str) and _comes_of_itself(stream, streams, joins):
+        if isinstance(read, str) and len(streams) > 2 and _comes_of_itself(stream, streams, joins):
             yield Problem(field, read, f"is made of {stream.name} itself; read another join, or another stream in its condition")
 
 
