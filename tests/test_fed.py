@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -208,11 +209,19 @@ def feed_of(root: Path, given: Input, *, streaming: bool = True, query: str | No
     return Feed("trades", field, "id BIGINT, price DOUBLE", f"{root}/staged", given, streaming, query, views)
 
 
-def prices(root: Path, name: str, first: int, last: int) -> None:
-    lines = "".join(f"{number},{number / 10}\n" for number in range(first, last))
+FORMATS = {
+    "csv": ("id,price\n{rows}", "{0},{1}\n"),
+    "text": ("{rows}", "{0}|{1}\n"),
+    "xml": ("<quotes>{rows}</quotes>", "<quote><id>{0}</id><price>{1}</price></quote>"),
+}
+"""By format: a file, and a row in it."""
+
+
+def prices(root: Path, name: str, first: int, last: int, form: str = "csv") -> None:
+    whole, row = FORMATS[form]
     (root / name).mkdir(exist_ok=True)
-    (root / f".{name}").write_text(f"id,price\n{lines}")
-    (root / f".{name}").rename(root / name / f"{first:05}.csv")
+    (root / f".{name}").write_text(whole.format(rows="".join(row.format(number, number / 10) for number in range(first, last))))
+    (root / f".{name}").rename(root / name / f"{first:05}.{form}")
 
 
 def csv(root: Path, name: str) -> Input:
@@ -283,18 +292,30 @@ def keep(frame, number):
 """
 
 
+READ: dict[str, dict[str, Any]] = {
+    "csv": {"options": {"header": True}, "columns": "id BIGINT, price DOUBLE"},
+    "xml": {"options": {"rowTag": "quote"}, "columns": "id BIGINT, price DOUBLE"},
+    "text": {
+        "options": {},
+        "query": "SELECT CAST(split_part(value, '|', 1) AS BIGINT) AS id, CAST(split_part(value, '|', 2) AS DOUBLE) AS price FROM input",
+    },
+}
+"""By format: how Spark is told to read it."""
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("sink", ["files", "json", "function"])
-def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(sink: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "sink"), [("text", "files"), ("xml", "xml"), ("csv", "function")])
+def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(form: str, sink: str, tmp_path: Path) -> None:
     """A table by a Python data source, and a directory of files; the program is killed in between."""
     (tmp_path / "numbers_source.py").write_text(SOURCE)
     (tmp_path / "kept.py").write_text(FUNCTION)
-    prices(tmp_path, "quotes", 0, 30)
+    prices(tmp_path, "quotes", 0, 30, form)
     trades = {"format": "numbers_source:Numbers", "options": {"rows": 100}, "streaming": False}
-    quotes = {"format": "csv", "options": {"path": f"{tmp_path}/quotes", "header": True}, "columns": "id BIGINT, price DOUBLE"}
+    quotes = READ[form] | {"format": form, "options": READ[form]["options"] | {"path": f"{tmp_path}/quotes"}}
     manifest = manifest_of(tmp_path, trades, quotes)
     if sink != "files":
-        given = {"format": "json", "options": {"path": f"{tmp_path}/out"}} if sink == "json" else {"format": "kept:keep"}
+        written = {"format": "xml", "options": {"path": f"{tmp_path}/out", "rowTag": "pair"}}
+        given = written if sink == "xml" else {"format": "kept:keep"}
         manifest["spec"]["joins"][0]["output"]["sink"] = {"spark": given}
     (tmp_path / "fed.yaml").write_text(yaml.safe_dump(manifest))
     for last, killed in ((30, False), (60, True)):
@@ -304,10 +325,13 @@ def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(sink: st
             if killed:
                 patch.setattr(feeder, "PROGRAM", killing(tmp_path))
             if last > 30:
-                prices(tmp_path, "quotes", 30, last)
+                prices(tmp_path, "quotes", 30, last, form)
             list(streamjoin.Join.read(tmp_path / "fed.yaml").run(runner="inline", until_idle=True))
         if sink == "function":
             found = [tuple(map(int, line.split(","))) for path in tmp_path.glob("kept-*") for line in path.read_text().splitlines()]
+        elif sink == "xml":
+            texts = [path.read_text() for path in (tmp_path / "out").glob("**/*.xml")]
+            found = [(int(a), int(b)) for text in texts for a, b in re.findall(r"<a>(\d+)</a>\s*<b>(\d+)</b>", text)]
         else:
             rows = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
             found = [tuple(row.values()) for row in rows]
