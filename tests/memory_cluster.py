@@ -130,6 +130,22 @@ class MemoryCluster:
         with _Request(self, "dry-run", kind.kind):
             pass
 
+    async def resize(self, pod: Object, container: str, resources: Object) -> Object:
+        with _Request(self, "patch", "Pod"):
+            metadata = pod["metadata"]
+            found = self.objects.get(("Pod", metadata["namespace"], metadata["name"]))
+            if found is None:
+                raise ApiError(404, "NotFound", metadata["name"])
+            changed = copied(found)
+            (asks,) = (each for each in changed["spec"]["containers"] if each["name"] == container)
+            asks["resources"] = _merged(asks.get("resources"), resources)
+            self._store(changed, found, "patch")
+            return copied(changed)
+
+    async def try_to_resize(self, pod: Object, container: str, resources: Object) -> None:
+        with _Request(self, "dry-run", "Pod"):
+            pass
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         with _Request(self, "delete", kind.kind):
             found = self.objects.get((kind.kind, namespace, name))

@@ -33,6 +33,7 @@ from streamjoin_operator.prometheus import PrometheusClient
 from streamjoin_operator.queue import FIRST_PAUSE, LONGEST_PAUSE, Key
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.settings import Settings
+from streamjoin_operator.template import merge
 
 WRITES = ("apply", "patch", "create", "replace", "delete")
 MOST_STEPS = 2000
@@ -216,10 +217,11 @@ class SteppedCluster:
             self.settle()
         return self._pod(self.cluster.child("Deployment")["spec"]["template"], "sj-one", status, node)
 
-    def executor_pod(self, status: Object, node: str | None = None) -> str:
-        """The same for one that Spark makes."""
+    def executor_pod(self, status: Object, node: str | None = None, resources: Object | None = None) -> str:
+        """The same for one that Spark makes, over the template's resources with these."""
         template = yaml.safe_load(self.cluster.child("ConfigMap")["data"]["executor.yaml"])
-        template["spec"]["containers"][0] |= {"image": "engine:1", "resources": {"limits": {"memory": "1Gi"}}}
+        (container,) = template["spec"]["containers"]
+        container |= {"image": "engine:1", "resources": merge(container.get("resources"), resources or {"limits": {"memory": "1Gi"}})}
         return self._pod(template, "sj-one-exec", status, node)
 
     def query_pod(self, status: Object, node: str | None = None) -> str:

@@ -1,4 +1,5 @@
-"""The chart's admission policy: a driver makes and deletes executors of its own StreamJoin, and touches no other pod.
+"""The chart's admission policy: a driver makes and deletes executors of its own StreamJoin, and touches no other pod. The operator resizes
+executors alone.
 
 tests/test_pods_spark.py has Spark itself do what it does under the same policy.
 """
@@ -18,6 +19,7 @@ from documents import all_parsed
 from operator_cluster import PATHS
 from operator_parts import streamjoin
 from streamjoin_operator import children, names, uses
+from streamjoin_operator.api import STRATEGIC
 from streamjoin_operator.derived import derive
 from streamjoin_operator.pod_templates import executor_template
 from streamjoin_operator.resource import Resource
@@ -317,6 +319,27 @@ def test_the_operator_learns_what_a_driver_would_be_refused(api_server: ApiServe
         operator.create(driver.pods, template, dryRun="All")
     template["metadata"]["labels"][names.COMPONENT] = names.DRIVER
     operator.create(driver.pods, template, dryRun="All")
+
+
+@pytest.mark.apiserver
+def test_the_operator_resizes_executors_and_no_other_pod_and_a_driver_none(api_server: ApiServer) -> None:
+    namespace = api_server.namespace("resized")
+    install(api_server.admin, {"watch": {"namespaces": [namespace]}}, namespace, *RIGHTS)
+    policy_of(api_server, namespace)
+    driver, operator = Driver.of(api_server, namespace, "one"), api_server.client(namespace, "sj-streamjoin-operator")
+    executor = driver.executor()
+    asked = {"spec": {"containers": [{"name": "executor", "resources": {"requests": {"cpu": "2"}}}]}}
+    executor["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    other = {"metadata": {"name": "web"}, "spec": executor["spec"]}
+    paths = []
+    for pod in (executor, other):
+        api_server.admin.create(driver.pods, pod)
+        paths.append(f"{driver.pods}/{pod['metadata']['name']}/resize")
+    operator.patch(paths[0], asked, STRATEGIC)
+    with pytest.raises(ApiError, match="are not those of an executor of its own StreamJoin"):
+        operator.patch(paths[1], asked, STRATEGIC)
+    with pytest.raises(ApiError, match="cannot patch resource"):
+        driver.client.patch(paths[0], asked, STRATEGIC)
 
 
 @pytest.mark.apiserver

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from certificates import Authority
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, Secrets, await_revision, executor_command
+from streamjoin.cli.pods import BACKEND, RESOURCES, REVISION_SECONDS, Limits, Pods, Secrets, await_revision, executor_command
 from streamjoin.cli.run import read_job
 from streamjoin.serve.metrics import Metrics
 
@@ -226,6 +226,31 @@ def test_limits_are_taken_over_from_a_changed_manifest_and_nothing_else_is(tmp_p
     assert [metrics.registry.get_sample_value(f"streamjoin_workers_{end}", {"name": driver.job.name}) for end in ("min", "max")] == [2, 9]
     file.write_text("half a file: [")
     assert not limits.look()
+
+
+def test_the_capacity_follows_the_memory_of_executors_that_were_resized_where_it_follows_memory(tmp_path: Path) -> None:
+    file, body = manifest(tmp_path)
+    del body["spec"]["workers"]["capacityTuples"]
+    file.write_text(yaml.safe_dump(body))
+    driver: Any = SimpleNamespace(job=read_job(file))
+    metrics = Metrics(driver.job)
+    limits = Limits(file, driver, metrics)
+    assert not limits.look()
+    (tmp_path / RESOURCES).write_text('{"cpu": "2"}')
+    assert not limits.look(), "the memory is as it was"
+    (tmp_path / RESOURCES).write_text('{"cpu": "2", "memory": "4Gi"}')
+    before = driver.job
+    assert limits.look()
+    body["spec"]["workers"]["resources"] = {"memory": "4Gi"}
+    file.write_text(yaml.safe_dump(body))
+    begun_anew = read_job(file)
+    assert begun_anew is not None
+    assert driver.job.capacity == begun_anew.capacity != before.capacity
+    assert metrics.registry.get_sample_value("streamjoin_capacity_bytes", {"name": driver.job.name}) == driver.job.capacity.amount
+    body["spec"]["workers"]["capacityTuples"] = 1000
+    file.write_text(yaml.safe_dump(body))
+    driver.job = read_job(file)
+    assert not Limits(file, driver, metrics).look(), "a capacity that is given stays"
 
 
 def test_purge_removes_the_checkpoint_alone(tmp_path: Path) -> None:

@@ -144,6 +144,19 @@ def children_that_are_not_wanted_any_more_are_deleted(cluster: Cluster) -> None:
         wait_for("they are gone", lambda: not any(cluster.admin.exists(path_of(each)) for each in made))
 
 
+def executors_are_resized(cluster: Cluster) -> None:
+    pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    resources = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    container = {"name": names.EXECUTOR, "image": "i", "resources": resources}
+    with cluster.operator():
+        cluster.run()
+        labels = names.pod_labels("one", names.EXECUTOR)
+        cluster.admin.create(pods, {"metadata": {"name": "a", "labels": labels}, "spec": {"containers": [container]}})
+        cluster.change({"workers": {"resources": {"cpu": "2"}}})
+        asked = lambda: cluster.admin.get(f"{pods}/a")["spec"]["containers"][0]["resources"]["requests"]["cpu"]  # noqa: E731
+        wait_for("it is asked for", lambda: asked() == "2")
+
+
 STORIES: tuple[Callable[[Cluster], None], ...] = (
     test_operator_api.test_from_apply_to_running_with_the_rights_that_are_documented_and_then_rest,
     test_operator_api.test_what_somebody_changes_or_deletes_is_put_right,
@@ -153,6 +166,7 @@ STORIES: tuple[Callable[[Cluster], None], ...] = (
     a_claim_is_made,
     somebody_else_is_quicker,
     children_that_are_not_wanted_any_more_are_deleted,
+    executors_are_resized,
 )
 
 

@@ -71,7 +71,7 @@ def test_the_fields_that_need_a_package_are_named_and_have_the_image_changed(pla
     resource = Resource.of(body)
     wanted = "engine-tables:1" if needed else "engine:1"
     driver = children.deployment(resource, derived.manifest, derived.memory, SETTINGS, None)["spec"]["template"]
-    pods = [driver, executor_pod(resource, derived.manifest, derived.memory, SETTINGS)]
+    pods = [driver, executor_pod(resource, derived.manifest, SETTINGS)]
     pods.append(cleanup_template(resource, derived.manifest, "{}", SETTINGS))
     containers = [pod["spec"]["containers"][0] for pod in pods]
     assert [container["image"] for container in containers] == [wanted] * 3

@@ -103,7 +103,7 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
     """Where a reason is new, so is a way to fail."""
     ordinary = {
         *("JoinRunning", "DriverStarting", "ExecutorsStarting", "EpochsMove", "Paused", "Suspended", "Suspending", "Settled", "Rescaling"),
-        *("Applying", "NothingRefused"),
+        *("Applying", "NothingRefused", "Resizing"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
         *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited", "SuspendedWhenIdle", "SuspendedBySchedule", "Woken"),

@@ -1442,6 +1442,36 @@ def no_executors(world: SteppedCluster) -> Iterator[None]:
     world.driver.ready_workers = None
 
 
+@way(
+    "A node has no room for an executor that is resized",
+    Reason.ResizeHeld,
+    "1 of 1 executors have yet to get cpu 4 and memory 2Gi for each worker; pod sj-one-exec-1: PodResizePending: Deferred: ",
+    "Node didn't have enough resource: cpu",
+    do="Nothing, if other pods will leave the node; else make room, or lower `spec.workers.resources.cpu`; "
+    "a new value of the annotation `streamjoin.dev/restart` makes executors anew ([how](operator.md#other-resources-for-executors))",
+)
+def held_resize(world: SteppedCluster) -> Iterator[None]:
+    world.runs()
+    size: Object = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    path = world.executor_pod(running_executor(world), "node-1", size)
+    changed(world, {"workers": {"resources": {"cpu": "4"}}})
+    world.settle()
+    said = "Node didn't have enough resource: cpu, requested: 4000, used: 7000, capacity: 8000"
+    world.admin.patch(f"{path}/status", {"status": resized(world, size, said)})
+    world.cluster.ready()
+    yield
+    world.admin.patch(f"{path}/status", {"status": resized(world, {**size, "requests": {"cpu": "4", "memory": "2Gi"}})})
+
+
+def resized(world: SteppedCluster, has: Object, deferred: str | None = None) -> Object:
+    """Of an executor with these resources that is to have others, or has got them."""
+    runs = container(names.EXECUTOR, is_ready=True, running={"startedAt": world.at})
+    status = on_node(world, {**runs, "resources": has}, phase="Running")
+    if deferred is not None:
+        status["conditions"].append({"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": deferred})
+    return status
+
+
 # Queries.
 _section.append("Query servers")
 

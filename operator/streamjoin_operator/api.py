@@ -32,7 +32,7 @@ UNTYPED = ("failed to create typed patch object", "failed to convert new object"
 WEBHOOK = "failed calling webhook"
 """So says the answer, with status 500, where an admission webhook cannot be asked."""
 CONNECT = aiohttp.ClientTimeout(connect=10)
-MERGE = "application/merge-patch+json"
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 READS = ("get", "list")
 
 
@@ -56,21 +56,22 @@ class ApiError(Exception):
         return self.refuses_object or WEBHOOK in self.message
 
 
-def _kind(version: str, plural: str, kind: str, *, namespaced: bool = True) -> Kind:
+def _kind(version: str, plural: str, kind: str, *parts: str, namespaced: bool = True) -> Kind:
+    """``parts``: its subresources."""
     group, _, number = version.rpartition("/")
-    status = {"kind": kind, "name": f"{plural}/status", "namespaced": True}
+    subresources = {part: {"kind": kind, "name": f"{plural}/{part}", "namespaced": True} for part in parts}
     prefix = "apis" if group else "api"
-    return Kind(prefix, group, number, kind, namespaced=namespaced, name=plural, subresources={"status": status})
+    return Kind(prefix, group, number, kind, namespaced=namespaced, name=plural, subresources=subresources)
 
 
-STREAM_JOIN = _kind(API_VERSION, "streamjoins", KIND)
+STREAM_JOIN = _kind(API_VERSION, "streamjoins", KIND, "status")
 DEPLOYMENT = _kind("apps/v1", "deployments", "Deployment")
 SERVICE = _kind("v1", "services", "Service")
 CONFIG_MAP = _kind("v1", "configmaps", "ConfigMap")
 SECRET = _kind("v1", "secrets", "Secret")
 SERVICE_ACCOUNT = _kind("v1", "serviceaccounts", "ServiceAccount")
 CLAIM = _kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-POD = _kind("v1", "pods", "Pod")
+POD = _kind("v1", "pods", "Pod", "resize")
 NAMESPACE = _kind("v1", "namespaces", "Namespace", namespaced=False)
 NODE = _kind("v1", "nodes", "Node", namespaced=False)
 EVENT = _kind("v1", "events", "Event")
@@ -162,6 +163,19 @@ class Api:
         """All of the object, if it still has the ``resourceVersion`` that ``body`` has."""
         return await self._ask("replace", self._client.replace, kind, body)
 
+    async def resize(self, pod: Object, container: str, resources: Object) -> Object:
+        """Have a container of a pod that runs get other requests and limits, without a restart. Those that are not named stay."""
+        return await self._resize("patch", pod, container, resources, field_manager=MANAGER)
+
+    async def try_to_resize(self, pod: Object, container: str, resources: Object) -> None:
+        """All that resizing it would be refused for by the API server is raised, and nothing is changed."""
+        await self._resize("dry-run", pod, container, resources, dry_run="All")
+
+    async def _resize(self, verb: str, pod: Object, container: str, resources: Object, **parameters: str) -> Object:
+        body = {"spec": {"containers": [{"name": container, "resources": resources}]}}
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        return await self._ask(verb, self._client.patch, POD.resize, body, name, namespace, content_type=STRATEGIC, **parameters)
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """That very object; one that is gone already is deleted too."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -173,7 +187,7 @@ class Api:
 
     async def serves(self, kind: Kind) -> bool:
         """Whether the cluster knows this kind."""
-        found = await _unless(404, self._ask("get", self._client.request, "get", f"/apis/{kind.group_version}"), {})
+        found = await _unless(404, self._ask("get", self._client.request, "get", f"/{kind.prefix}/{kind.group_version}"), {})
         return any(resource["name"] == kind.name for resource in found.get("resources", []))
 
     async def schema(self, kind: Kind) -> Object | None:

@@ -91,6 +91,7 @@ RULES = (
     _rule(r"spec\.scaling\.tau\d", Class.RESTART, "load shedding and the metrics' thresholds rest on it"),
     _rule(r"spec\.scaling\.budget\b.*", Class.RESTART, "the driver says for how long it lasts"),
     _rule(r"spec\.(image|driver|executor|security|logging|serviceAccountAnnotations)\b.*", Class.RESTART, "pods are made anew"),
+    # of resources the executors' pods may be resized instead (``resizing``)
     _rule(r"spec\.workers\.(resources|perExecutor)\b.*", Class.RESTART, "pods are made anew"),
     _rule(r".*", Class.RESTART, "the driver reads it when it starts"),
 )
@@ -179,8 +180,14 @@ def worst(changes: tuple[Change, ...]) -> Class:
     return max((change.kind for change in changes), key=list(Class).index, default=Class.IGNORED)
 
 
-def revision(value: Object, nonce: str) -> str:
-    """What a driver is started for: a value of :func:`compared` less what is ignored or applied live, and the restart annotation."""
+def revision(value: Object, nonce: str, begun: str = "") -> str:
+    """What a driver is started for: a value of :func:`compared` less what is ignored or applied live, and the restart annotation.
+
+    ``begun``: ``spec.workers.resources`` that it was started with, as JSON, where its executors have been resized since.
+    """
+    if begun:
+        workers = {**(value["spec"].get("workers") or {}), "resources": json.loads(begun)}
+        value = {**value, "spec": {**value["spec"], "workers": workers}}
     kept = {field: leaf for field, leaf in _fields(value).items() if _classified(field).kind in (Class.RESTART, Class.REFUSED)}
     return digest([kept, nonce])
 

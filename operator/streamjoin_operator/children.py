@@ -14,10 +14,11 @@ import base64
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from streamjoin.manifest.model import KIND, Manifest
 from streamjoin_operator import names, uses
-from streamjoin_operator.changes import Class, classify, compared, revision, worst
+from streamjoin_operator.changes import Change, Class, classify, compared, revision, worst
 from streamjoin_operator.drift import Fields, Object, annotations_of, digest, our_fields, ours
 from streamjoin_operator.driver_files import REVISION_KEY, Files, content, driver_files, substance
 from streamjoin_operator.memory import WorkerMemory
@@ -44,6 +45,7 @@ TLS_FILES = ("tls.crt", "tls.key", "ca.crt")
 DRIVER_RULES: list[Object] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "delete", "deletecollection"]}
 ]
+RESOURCES = "spec.workers.resources"
 COMPARED_KEY = "compared.json"
 LEDGER_KEY = "decisions.json"
 CLEANUP_KEPT_SECONDS = 3600
@@ -144,24 +146,40 @@ def ledger(resource: Resource, document: Object, version: str | None) -> Object:
 
 def change_of(resource: Resource, manifest: Manifest, observed: Object | None) -> Object | None:
     """What the step from the manifest that runs (in the observed ConfigMap) to this one takes; the change before where there is none."""
-    before = _running_manifest(observed)
+    before = running_manifest(observed)
     if observed is None or before is None:
         return None
     last = (observed["metadata"].get("annotations") or {}).get(names.CHANGE)
     after = compared(manifest)
-    changes = classify(before, after)
+    changes = tuple(_resized(resource, change) for change in classify(before, after))
     if changes:
         kind = worst(changes)
         fields = [change.field for change in changes if change.kind is kind]
         why = next(change.why for change in changes if change.kind is kind)
         return {"generation": resource.generation, "class": kind.value, "fields": fields[:16], "message": f"{', '.join(fields[:4])}: {why}"}
-    if observed["data"].get(REVISION_KEY) not in (None, revision(after, resource.nonce)):
+    if observed["data"].get(REVISION_KEY) not in (None, revision(after, resource.started_for, resource.begun)):
+        if resource.unresizable:
+            message = f"{RESOURCES}: {_anew(resource)}"
+            return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [RESOURCES], "message": message}
         message = f"the annotation {names.RESTART}, or the Secret that all pods share, has a new value"
         return {"generation": resource.generation, "class": Class.RESTART.value, "fields": [], "message": message}
     return json.loads(last) if last else None
 
 
-def _running_manifest(observed: Object | None) -> Object | None:
+def _resized(resource: Resource, change: Change) -> Change:
+    """The change as it is made: executors may get other resources while they run."""
+    if not change.field.startswith(f"{RESOURCES}."):
+        return change
+    if resource.begun:
+        return replace(change, kind=Class.LIVE, why="executors are resized while they run")
+    return replace(change, why=_anew(resource)) if resource.unresizable else change
+
+
+def _anew(resource: Resource) -> str:
+    return f"pods are made anew: {resource.unresizable.partition(': ')[2]}"
+
+
+def running_manifest(observed: Object | None) -> Object | None:
     """The value of ``changes.compared`` in the ConfigMap; None where there is none, or somebody has spoilt it."""
     try:
         value = json.loads(((observed or {}).get("data") or {})[COMPARED_KEY])
@@ -288,6 +306,7 @@ def deployment(
     lasting = json.dumps(template, sort_keys=True).replace(mounted, "").replace(wanted, "")
     annotations = {names.REVISION: wanted, names.TEMPLATE: digest(template), names.TRIED: digest([lasting, substance(files)])}
     annotations[names.ASKED] = digest(resource.nonce)
+    sizes = {names.BEGUN: resource.begun, names.UNRESIZABLE: resource.unresizable}
     is_suspended = manifest.spec.suspend
     if sleep is not None:
         annotations[names.SLEEP] = sleep.note
@@ -297,9 +316,11 @@ def deployment(
         if waits:
             wanted = annotations[names.REVISION] = noted.get(names.REVISION, "")
             annotations[names.ASKED] = noted.get(names.ASKED, "")
+            sizes = {name: noted.get(name, "") for name in sizes}
         if noted.get(names.REVISION) == wanted and noted.get(names.TEMPLATE, "") != annotations[names.TEMPLATE]:
             template = _applied_template(observed)
             annotations |= {name: noted.get(name, "") for name in (names.TEMPLATE, names.TRIED)}
+    annotations |= {name: value for name, value in sizes.items() if value}
     return child(
         resource,
         "apps/v1",

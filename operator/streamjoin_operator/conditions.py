@@ -63,6 +63,8 @@ def _unmet(facts: Facts) -> Cause | None:
     """What the spec asks for, and is not there yet though the driver runs."""
     if facts.plan_unmet is not None:
         return Reason.Rescaling, facts.plan_unmet
+    if facts.resizing is not None:
+        return Reason.Resizing, facts.resizing
     queries = facts.queries or {}
     ready, wanted = queries.get("ready", 0), queries.get("replicas", 0)
     if ready < wanted:
@@ -254,6 +256,8 @@ def degraded_condition(facts: Facts) -> Condition:  # noqa: C901
         return Condition("Degraded", True, Reason.PlanDropped, facts.plan_dropped)
     if facts.executors_trouble is not None:
         return Condition("Degraded", True, facts.executors_trouble.reason, facts.executors_trouble.message)
+    if facts.resize_trouble is not None:
+        return Condition("Degraded", True, facts.resize_trouble.reason, facts.resize_trouble.message)
     if facts.scaler is not None and facts.scaler.autoscaler.unmet is not None:
         return Condition("Degraded", True, Reason.PlanDropped, facts.scaler.autoscaler.unmet)
     if facts.queries_trouble is not None:

@@ -3,9 +3,9 @@
 A container that ends is started again by the kubelet, and reads its files anew, whatever has happened in the meantime: an operator of
 another release, an edit that is refused, or one that waits for its trial. So files belong to a pod template as its arguments do: the
 template names their ConfigMap, which stays as it is for as long as a template or a pod names it. Only the limits on workers are changed in
-place: a driver takes them over while it runs (``streamjoin.cli.pods.Limits``).
+place, and the size of executors that were resized: a driver takes them over while it runs (``streamjoin.cli.pods.Limits``).
 
-Always holds: pure; two ConfigMaps of one name hold the same files but for the limits.
+Always holds: pure; two ConfigMaps of one name hold the same files but for these.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from streamjoin_operator.resource import Resource, child
 from streamjoin_operator.settings import Settings
 
 MANIFEST_KEY, EXECUTOR_KEY, REVISION_KEY = "streamjoin.yaml", "executor.yaml", "revision"
+RESOURCES_KEY = "resources.json"
+"""Only where executors were resized: the ``spec.workers.resources`` that all of them have."""
 LIMITS = ("min", "max", "floor")
 """Of spec.workers."""
-_SPOILT = (AttributeError, KeyError, TypeError, ValueError)
+SPOILT = (AttributeError, KeyError, TypeError, ValueError)
+"""Raised by files that somebody has changed."""
 
 Files = dict[str, str]
 
@@ -35,8 +38,17 @@ def driver_files(resource: Resource, manifest: Manifest, settings: Settings) -> 
     return {
         MANIFEST_KEY: _text(engine),
         EXECUTOR_KEY: _text(executor_template(resource, manifest, settings)),
-        REVISION_KEY: revision(with_operator_fields(engine, manifest), resource.nonce),
+        REVISION_KEY: revision(with_operator_fields(engine, manifest), resource.started_for, resource.begun),
     }
+
+
+def manifest_of(files: Mapping[str, str]) -> Object:
+    """The manifest as the driver has it by now. Raises one of SPOILT."""
+    document = json.loads(files[MANIFEST_KEY])
+    if RESOURCES_KEY not in files:
+        return dict(document)
+    workers = {**_workers(document), "resources": json.loads(files[RESOURCES_KEY])}
+    return {**document, "spec": {**document["spec"], "workers": workers}}
 
 
 def substance(files: Mapping[str, str]) -> str:
@@ -45,14 +57,17 @@ def substance(files: Mapping[str, str]) -> str:
 
 
 def content(files: Mapping[str, str]) -> str:
-    """A hash of all that may not change under a template. Raises one of several errors where somebody has spoilt the files."""
+    """A hash of all that may not change under a template. Raises one of SPOILT."""
     return digest([substance(files), files[REVISION_KEY]])
 
 
-def files_map(resource: Resource, name: str, wanted: Files, observed: Object | None) -> Object:
-    """The ConfigMap ``name`` as it is to be: as it is but for the limits; ``wanted`` where it is not there, or somebody has spoilt it."""
+def files_map(resource: Resource, name: str, wanted: Files, observed: Object | None, resized: str | None = None) -> Object:
+    """The ConfigMap ``name`` as it is to be: as it is but for the limits; ``wanted`` where it is not there, or somebody has spoilt it.
+    ``resized``: the resources that all executors have, where they were resized; None: as it is."""
     is_intact = _hash(observed) == name.removeprefix(f"{resource.base}-")
-    return child(resource, "v1", "ConfigMap", name, data=_followed(observed, wanted) if is_intact else wanted)
+    files = _followed(observed, wanted) if is_intact else wanted
+    resized = resized or ((observed or {}).get("data") or {}).get(RESOURCES_KEY)
+    return child(resource, "v1", "ConfigMap", name, data={**files, RESOURCES_KEY: resized} if resized else files)
 
 
 def is_files_map(resource: Resource, observed: Object) -> bool:
@@ -73,7 +88,7 @@ def files_of(template: Object) -> str | None:
 def _hash(observed: Object | None) -> str | None:
     try:
         return content((observed or {})["data"])
-    except _SPOILT:
+    except SPOILT:
         return None
 
 

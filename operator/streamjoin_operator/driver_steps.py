@@ -162,11 +162,11 @@ class DriverSteps:
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
         trouble = await self._split_claim(reconciliation)
         trouble = trouble or await trouble_among(self._ports.api, self._events(memo), pods, EXECUTORS, self._ports.now)
-        if trouble is None and derived.manifest is not None and derived.memory is not None:
+        if trouble is None and derived.manifest is not None:
             executors = executors_for(workers, derived.manifest.spec.workers.per_executor)
             is_starting = any((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
             if len(pods) < executors and not is_starting:
-                pod = executor_pod(resource, derived.manifest, derived.memory, self._ports.settings)
+                pod = executor_pod(resource, derived.manifest, self._ports.settings)
                 refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
                 trouble = None if refused is None else Trouble(refused.reason, f"executors: {refused.message}")
             if trouble is None and not is_starting and self._is_unexplained(memo):

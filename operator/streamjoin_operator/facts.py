@@ -62,6 +62,10 @@ class Facts:
     """The driver's answer to a plan that it refuses."""
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
+    resizing: str | None = None
+    """Which executors have yet to be resized."""
+    resize_trouble: Trouble | None = None
+    """Why they are not."""
     initial_workers: int = 0
     first: FirstPlan | None = None
     """What is promised of the first plan, by the manifest."""

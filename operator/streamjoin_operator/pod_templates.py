@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from streamjoin import logs
 from streamjoin.manifest import resolve
-from streamjoin.manifest.model import Manifest
+from streamjoin.manifest.memory import MIB
+from streamjoin.manifest.model import Manifest, Workers
 from streamjoin.manifest.packages import has_tables
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Cpu, Memory
@@ -59,7 +60,6 @@ def image_problems(manifest: Manifest) -> Iterator[Problem]:
 def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:
     """``wanted``: the revision that the driver is started for; ``files``: the ConfigMap of its files."""
     image = image_for(manifest, settings)
-    workers = manifest.spec.workers
     arguments = [
         "driver",
         f"{CONFIG_PATH}/streamjoin.yaml",
@@ -69,7 +69,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         *([] if manifest.spec.security.tls is None else [f"--tls-directory={TLS_PATH}", f"--tls-name={resource.tls_name}"]),
         f"--executor-heap-mib={memory.heap_mib}",
         f"--executor-overhead-mib={memory.overhead_mib}",
-        f"--executor-cpu={Cpu(workers.resources.cpu.millis * workers.per_executor)}",
+        f"--executor-cpu={_executor_cpu(manifest.spec.workers)}",
         f"--executor-grace-seconds={executor_hooks.grace_seconds(manifest)}",
         f"--port={PORT}",
         f"--api-token-file={TOKEN_PATH}/token",
@@ -177,14 +177,22 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     return merged
 
 
-def executor_pod(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings) -> Object:
+def executor_resources(workers: Workers) -> Object:
+    """What Spark has an executor's container ask for: heap and overhead are all of its workers' memory (``WorkerMemory``)."""
+    size = f"{workers.resources.memory.bytes * workers.per_executor // MIB}Mi"
+    return {"requests": {"cpu": str(_executor_cpu(workers)), "memory": size}, "limits": {"memory": size}}
+
+
+def _executor_cpu(workers: Workers) -> Cpu:
+    return Cpu(workers.resources.cpu.millis * workers.per_executor)
+
+
+def executor_pod(resource: Resource, manifest: Manifest, settings: Settings) -> Object:
     """An executor as Spark makes it of its template, as far as it matters to who may refuse it."""
-    size = f"{memory.heap_mib + memory.overhead_mib}Mi"
-    cpu = Cpu(manifest.spec.workers.resources.cpu.millis * manifest.spec.workers.per_executor)
     container = {
         "name": names.EXECUTOR,
         "image": image_for(manifest, settings),
-        "resources": {"requests": {"cpu": str(cpu), "memory": size}, "limits": {"memory": size}},
+        "resources": executor_resources(manifest.spec.workers),
     }
     made: Object = merge(executor_template(resource, manifest, settings), {"spec": {"containers": [container]}})
     return made

@@ -107,6 +107,12 @@ class Memo:
     """Whether there is a PodMonitor, as the cluster knows that kind."""
     waiting: Waiting | None = None
     """What waits for a window of maintenance."""
+    resized: str | None = None
+    """spec.workers.resources, as JSON, that all executors had once they were resized."""
+    not_resized: Job | None = None
+    """What the driver runs until they have."""
+    unresizable: tuple[str, str] | None = None
+    """Those that executors cannot get while they run, and why."""
     idle: tuple[float | None, float] = (None, 0.0)
     """For how long the driver had had nothing to do, in its own words, and when it said so; None: it had something, or did not say."""
 
@@ -151,6 +157,10 @@ class Reconciliation:
     """What the plan that runs has yet to become, as the manifest asks for it."""
     plan_dropped: str | None = None
     """Why the driver has dropped a plan that the manifest asks for."""
+    resizing: str | None = None
+    """Which executors have yet to be resized."""
+    resize_trouble: Trouble | None = None
+    """Why they are not."""
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is."""
     is_partial: bool = False
@@ -165,7 +175,7 @@ class Reconciliation:
         """What the driver runs, or is to run at once."""
         waiting, job = self.memo.waiting, self.derived.job
         assert job is not None, "the first step stops without one"
-        return job if waiting is None or waiting.running is None else waiting.running
+        return (waiting and waiting.running) or self.memo.not_resized or job
 
     @property
     def is_driver_ready(self) -> bool:

@@ -111,6 +111,8 @@ class Reporter:
             report=reconciliation.report,
             plan_refused=reconciliation.memo.plan_refused,
             plan_dropped=reconciliation.plan_dropped,
+            resizing=reconciliation.resizing,
+            resize_trouble=reconciliation.resize_trouble,
             initial_workers=derived.workers,
             first=derived.first,
             has_begun=reconciliation.has_begun,

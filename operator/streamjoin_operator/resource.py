@@ -30,6 +30,10 @@ class Resource:
     """Whether its annotation ``streamjoin.dev/admission`` is Warn."""
     mounted: str = ""
     """A hash of the Secrets that all of its pods mount: with others, they start anew together."""
+    begun: str = ""
+    """spec.workers.resources as the driver was begun with, as JSON, while it goes on and its executors are resized."""
+    unresizable: str = ""
+    """The generation for which they cannot be, and why, where the driver starts anew for that or has done so: ``3: no room``."""
 
     @classmethod
     def of(cls, body: Object) -> Resource:
@@ -53,6 +57,11 @@ class Resource:
     def nonce(self) -> str:
         """What makes the driver start anew though the manifest is the same."""
         return f"{self.restart} {self.mounted}"
+
+    @property
+    def started_for(self) -> str:
+        """The nonce, and for which generation it starts anew instead of a resize: that may take it back to what it was begun with."""
+        return f"{self.nonce} {self.unresizable}" if self.unresizable else self.nonce
 
     @property
     def tls_name(self) -> str:

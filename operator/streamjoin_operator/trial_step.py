@@ -9,6 +9,7 @@ from __future__ import annotations
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.applying import REFUSED_SECONDS, Applier, refusal
+from streamjoin_operator.children import running_manifest
 from streamjoin_operator.drift import Object, digest
 from streamjoin_operator.driver_files import files_map, files_of
 from streamjoin_operator.pod_templates import executor_pod
@@ -16,6 +17,7 @@ from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict
+from streamjoin_operator.resizing import resources_of
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.trial import Outcome, State, image_of, outcome, trial_pod
 
@@ -40,8 +42,8 @@ class TrialStep:
         if name is None:
             return PROCEED
         wanted = reconciliation.files(self._ports.settings)
-        found = reconciliation.observed.get(("ConfigMap", name))
-        return await self._applier.apply(reconciliation, files_map(resource, name, wanted, found))
+        found, resized = reconciliation.observed.get(("ConfigMap", name)), _resized(reconciliation, name)
+        return await self._applier.apply(reconciliation, files_map(resource, name, wanted, found, resized))
 
     async def trial(self, reconciliation: Reconciliation) -> Verdict:
         """Where a driver runs and is to be replaced, wait for a pod of the new template to come up. Trials of anything else end."""
@@ -105,9 +107,8 @@ class TrialStep:
 
     async def _refused_executors(self, reconciliation: Reconciliation) -> str | None:
         """Why the API server would take no executor of the new driver. A quota counts the executors that would be gone by then."""
-        resource, derived = reconciliation.resource, reconciliation.derived
-        assert derived.memory is not None, "the first step stops without it"
-        pod = executor_pod(resource, reconciliation.manifest, derived.memory, self._ports.settings)
+        resource = reconciliation.resource
+        pod = executor_pod(resource, reconciliation.manifest, self._ports.settings)
         refused = await refused_pod(self._ports.api, {"name": resource.base, "namespace": resource.namespace}, pod)
         return None if refused is None or QUOTA in refused.message else f"executors: {refused.message}"
 
@@ -124,6 +125,15 @@ class TrialStep:
     async def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
         await self._ports.api.delete(api.POD, metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def _resized(reconciliation: Reconciliation, name: str) -> str | None:
+    """The resources that all executors of the driver with these files have, where they were resized to what runs now."""
+    deployment, record, resized = reconciliation.deployment, reconciliation.memo.record, reconciliation.memo.resized
+    if resized is None or deployment is None or files_of(deployment["spec"]["template"]) != name:
+        return None
+    running = running_manifest(record)
+    return resized if running is not None and resized == resources_of(running) else None
 
 
 def _replaces(resource: Resource, observed: Object | None, desired: Object) -> bool:

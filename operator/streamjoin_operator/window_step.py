@@ -6,13 +6,11 @@ are. All else that the manifest asks for is done, and the join is scaled as what
 
 from __future__ import annotations
 
-import json
-
 from streamjoin.elastic.quiet import windows
 from streamjoin.job import Job
 from streamjoin_operator import children, names
 from streamjoin_operator.derived import derive
-from streamjoin_operator.driver_files import MANIFEST_KEY, files_of
+from streamjoin_operator.driver_files import SPOILT, files_of, manifest_of
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import PROCEED, Reconciliation, Verdict, Waiting
@@ -31,7 +29,7 @@ class WindowStep:
             has_waited, memo.waiting = memo.waiting is not None, None
             why = self._why(reconciliation)
             if why is not None:
-                memo.waiting = Waiting(why, _running(reconciliation))
+                memo.waiting = Waiting(why, running_job(reconciliation))
             elif has_waited:
                 memo.checked_for = ()  # what waited is yet to be done
         if memo.waiting is not None:
@@ -56,11 +54,11 @@ class WindowStep:
         return f"{what}; this waits for {shown} (spec.maintenance.windows); a new value of the annotation {names.RESTART} has it made now"
 
 
-def _running(reconciliation: Reconciliation) -> Job | None:
-    """What the driver runs, by its files."""
+def running_job(reconciliation: Reconciliation) -> Job | None:
+    """What the driver that is there runs, by its files."""
     assert reconciliation.deployment is not None, "nothing waits without one"
     files = reconciliation.observed.get(("ConfigMap", files_of(reconciliation.deployment["spec"]["template"]) or ""))
     try:
-        return derive(json.loads(((files or {}).get("data") or {})[MANIFEST_KEY])).job
-    except (KeyError, TypeError, ValueError):
+        return derive(manifest_of((files or {}).get("data") or {})).job
+    except SPOILT:
         return None

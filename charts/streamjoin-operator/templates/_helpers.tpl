@@ -164,6 +164,10 @@ matchExpressions:
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]
+# Executors that run get other resources without a restart.
+- apiGroups: [""]
+  resources: [pods/resize]
+  verbs: [patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [list, create, patch, delete]

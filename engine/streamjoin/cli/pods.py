@@ -51,6 +51,8 @@ REVISION_SECONDS = 120.0
 PENDING_SECONDS = 600.0
 """How long the driver waits, before its first epoch, for as many executors as have room for what is held: they may wait for a node."""
 REREAD_SECONDS = 5.0
+RESOURCES = "resources.json"
+"""Beside the manifest, where executors were resized: ``spec.workers.resources`` as all of them have it."""
 DELETED_AT_A_TIME = 1000
 
 
@@ -241,7 +243,8 @@ def await_revision(
 
 
 class Limits(Poller):
-    """The limits on workers, read anew from the manifest as it changes: what the operator applies live.
+    """The limits on workers, read anew from the manifest as it changes, and the memory of executors that were resized, from a file beside
+    it: what the operator applies live.
 
     Everything else of the manifest counts from the next start on.
     """
@@ -254,20 +257,27 @@ class Limits(Poller):
 
     def look(self) -> bool:
         """Take the file's limits over; whether they differ. A file that is not valid changes nothing."""
+        from streamjoin.manifest.capacity import capacity_of
+        from streamjoin.manifest.model import Resources
         from streamjoin.manifest.validate import ManifestError, load
 
         try:
-            text = self._manifest.read_text()
-            if text == self._text:
+            text, file = self._manifest.read_text(), self._manifest.parent / RESOURCES
+            resources = file.read_text() if file.exists() else ""
+            if text + resources == self._text:
                 return False
-            workers = load(text).spec.workers
-        except (OSError, UnicodeDecodeError, ManifestError):
+            spec = load(text).spec
+            resized = Resources.model_validate_json(resources) if resources else None
+        except (OSError, ValueError, ManifestError):
             return False
-        self._text = text
-        job = self._driver.job
-        if (job.min_workers, job.max_workers) == (workers.min, workers.max):
-            return False
+        self._text = text + resources
+        job, workers = self._driver.job, spec.workers
         changed: Job = replace(job, min_workers=workers.min, max_workers=workers.max)
+        if resized is not None and job.capacity.origin:
+            spec = spec.model_copy(update={"workers": workers.model_copy(update={"resources": resized})})
+            changed = replace(changed, capacity=capacity_of(spec, max(stream.tuple_bytes for stream in job.streams)))
+        if changed == job:
+            return False
         self._driver.job = changed
         self._metrics.adopt(changed)
         return True
