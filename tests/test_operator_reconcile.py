@@ -475,71 +475,6 @@ async def another_image(world: World) -> None:
     assert world.status["image"] == "engine:2"
 
 
-def kubelet(world: World, name: str, *conditions: Object) -> None:
-    """An executor runs, with what it asks for if the kubelet says nothing else."""
-
-    def run(pod: Object) -> None:
-        asked = copied(pod["spec"]["containers"][0]["resources"])
-        runs = {"name": "executor", "state": {"running": {}}, "resources": asked}
-        pod["status"] = {"phase": "Running", "containerStatuses": [runs], "conditions": list(conditions)}
-
-    world.cluster.edit("Pod", "default", name, run)
-
-
-def executor_of(world: World, name: str) -> None:
-    """As Spark makes it: for the driver that began with the defaults."""
-    resources = {"requests": {"cpu": "1", "memory": "2048Mi"}, "limits": {"memory": "2048Mi"}}
-    world.cluster.put(pod_of("executor", name) | {"spec": {"containers": [{"name": "executor", "resources": resources}]}})
-    kubelet(world, name)
-
-
-def asked_of(world: World, name: str) -> tuple[str, str]:
-    resources = world.cluster.objects["Pod", "default", name]["spec"]["containers"][0]["resources"]
-    return resources["requests"]["cpu"], resources["limits"]["memory"]
-
-
-@story
-async def executors_that_are_resized(world: World) -> None:
-    """One that is there, and one that comes later; then no node has room for more."""
-    world.cluster.known_kinds.add("Pod")
-    await create(world)
-    executor_of(world, "a")
-    template = world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["template"]
-    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "3Gi"}))
-    await world.settle()
-    executor_of(world, "b")
-    for name in ("a", "b"):
-        await world.settle()
-        kubelet(world, name)
-    await world.settle()
-    assert [asked_of(world, name) for name in ("a", "b")] == [("2", "3072Mi")] * 2
-    deployment = world.cluster.objects["Deployment", "default", "sj-one"]
-    assert deployment["spec"]["template"] == template
-    assert json.loads(deployment["metadata"]["annotations"][names.BEGUN]) == {}
-    assert (world.status["change"]["class"], world.condition("Ready")[0]) == ("Live", "True")
-    files = world.cluster.objects["ConfigMap", "default", files_of(template)]["data"]
-    assert json.loads(files[RESOURCES_KEY]) == {"cpu": "2", "memory": "3Gi"}
-    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "4Gi"}))
-    await world.settle()
-    kubelet(world, "a", {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "no room"})
-    await world.settle()
-    assert "PodResizePending: Infeasible: no room" in world.status["change"]["message"]
-    deployment = world.cluster.objects["Deployment", "default", "sj-one"]
-    assert "--executor-overhead-mib=3840" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert names.BEGUN not in deployment["metadata"]["annotations"]
-
-
-@story
-async def executors_of_a_cluster_that_cannot_resize_pods(world: World) -> None:
-    await create(world)
-    executor_of(world, "a")
-    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "3Gi"}))
-    await world.settle()
-    assert asked_of(world, "a") == ("1", "2048Mi")
-    assert "the API server has no pods/resize" in world.status["change"]["message"]
-    assert names.BEGUN not in world.cluster.objects["Deployment", "default", "sj-one"]["metadata"]["annotations"]
-
-
 @story
 async def query_servers_that_come_and_go(world: World) -> None:
     await create(world)
@@ -612,6 +547,71 @@ async def sleep(world: World) -> None:
     world.drivers.idle = 1800.0
     await world.settle()
     world.drivers.idle = None
+
+
+def kubelet(world: World, name: str, *conditions: Object) -> None:
+    """An executor runs, with what it asks for if the kubelet says nothing else."""
+
+    def run(pod: Object) -> None:
+        asked = copied(pod["spec"]["containers"][0]["resources"])
+        runs = {"name": "executor", "state": {"running": {}}, "resources": asked}
+        pod["status"] = {"phase": "Running", "containerStatuses": [runs], "conditions": list(conditions)}
+
+    world.cluster.edit("Pod", "default", name, run)
+
+
+def executor_of(world: World, name: str) -> None:
+    """As Spark makes it: for the driver that began with the defaults."""
+    resources = {"requests": {"cpu": "1", "memory": "2048Mi"}, "limits": {"memory": "2048Mi"}}
+    world.cluster.put(pod_of("executor", name) | {"spec": {"containers": [{"name": "executor", "resources": resources}]}})
+    kubelet(world, name)
+
+
+def asked_of(world: World, name: str) -> tuple[str, str]:
+    resources = world.cluster.objects["Pod", "default", name]["spec"]["containers"][0]["resources"]
+    return resources["requests"]["cpu"], resources["limits"]["memory"]
+
+
+@story
+async def executors_that_are_resized(world: World) -> None:
+    """One that is there, and one that comes later; then no node has room for more."""
+    world.cluster.known_kinds.add("Pod")
+    await create(world)
+    executor_of(world, "a")
+    template = world.cluster.objects["Deployment", "default", "sj-one"]["spec"]["template"]
+    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "3Gi"}))
+    await world.settle()
+    executor_of(world, "b")
+    for name in ("a", "b"):
+        await world.settle()
+        kubelet(world, name)
+    await world.settle()
+    assert [asked_of(world, name) for name in ("a", "b")] == [("2", "3072Mi")] * 2
+    deployment = world.cluster.objects["Deployment", "default", "sj-one"]
+    assert deployment["spec"]["template"] == template
+    assert json.loads(deployment["metadata"]["annotations"][names.BEGUN]) == {}
+    assert (world.status["change"]["class"], world.condition("Ready")[0]) == ("Live", "True")
+    files = world.cluster.objects["ConfigMap", "default", files_of(template)]["data"]
+    assert json.loads(files[RESOURCES_KEY]) == {"cpu": "2", "memory": "3Gi"}
+    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "4Gi"}))
+    await world.settle()
+    kubelet(world, "a", {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "no room"})
+    await world.settle()
+    assert "PodResizePending: Infeasible: no room" in world.status["change"]["message"]
+    deployment = world.cluster.objects["Deployment", "default", "sj-one"]
+    assert "--executor-overhead-mib=3840" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert names.BEGUN not in deployment["metadata"]["annotations"]
+
+
+@story
+async def executors_of_a_cluster_that_cannot_resize_pods(world: World) -> None:
+    await create(world)
+    executor_of(world, "a")
+    world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "3Gi"}))
+    await world.settle()
+    assert asked_of(world, "a") == ("1", "2048Mi")
+    assert "the API server has no pods/resize" in world.status["change"]["message"]
+    assert names.BEGUN not in world.cluster.objects["Deployment", "default", "sj-one"]["metadata"]["annotations"]
 
 
 def end_watcher(world: World, code: int, name: str = "sj-one-watcher-1") -> None:
