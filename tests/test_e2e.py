@@ -941,6 +941,28 @@ def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> N
     check_results(join, tmp_path)
 
 
+def test_executors_get_more_memory_while_they_run_and_those_that_come_later_too(join: Join, tmp_path: Path) -> None:
+    join.begin(workers=2)
+    pods = [(pod["metadata"]["uid"], 0) for component in ("driver", "executor") for pod in join.pods(component)]
+    join.patch(workers={"resources": {"cpu": "150m", "memory": "2Gi"}})
+
+    def are_resized() -> bool:
+        """By what their kubelet has given them."""
+        given = [pod["status"]["containerStatuses"][0].get("resources", {}) for pod in join.pods("executor")]
+        return all((each["requests"]["cpu"], each["limits"]["memory"]) == ("150m", "2Gi") for each in given)
+
+    join.until("they have more memory", are_resized)
+    join.until("nothing is under way", lambda: join.condition("Ready").get("status") == "True")
+    join.until_epochs(3)
+    assert join.status["change"]["class"] == "Live"
+    found = [pod for component in ("driver", "executor") for pod in join.pods(component)]
+    assert [(pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in found] == pods
+    join.scale(3)
+    join.until_running(workers=3)
+    join.until("the third has it, too", are_resized)
+    check_results(join, tmp_path)
+
+
 def test_an_executor_that_is_evicted_hands_over_before_it_goes(join: Join, tmp_path: Path) -> None:
     """As a drain of its node does it: the budget allows it, no epoch fails, and all lines of its log are records."""
     join.begin(workers=2)
