@@ -239,7 +239,7 @@ def essence(world: World) -> Object:
             body["data"] = sorted(body["data"])
             body["metadata"].pop("annotations")
         for condition in body.get("status", {}).get("conditions", ()):
-            del condition["lastTransitionTime"]  # what was refused for a while has changed twice
+            condition.pop("lastTransitionTime", None)  # what was refused for a while has changed twice
         found[place] = body
     return found
 
