@@ -116,8 +116,8 @@ class Archive:
         oldest = min((low for low, _ in known), default=0)
 
         def is_settled(path: str) -> bool:
-            low, high = _range_of(path)
-            return high < min(oldest, first_waiting) or (high < first_waiting and any(_is_within((low, high), ends) for ends in known))
+            own = range_of(path)
+            return own[1] < first_waiting and (own[1] < oldest or any(_is_within(own, ends) for ends in known))
 
         stray = [path for path in self._storage.list(folder(self._join)) if path not in named and is_settled(path)]
         self._storage.delete_many(stray)
@@ -296,11 +296,3 @@ def described(closed: Closed) -> Snapshot:
 
 def _is_within(inner: tuple[int, int], ends: tuple[int, int]) -> bool:
     return ends[0] <= inner[0] and inner[1] <= ends[1]
-
-
-def _range_of(path: str) -> tuple[int, int]:
-    """The identifiers of the range that a file or an index is of."""
-    if f"/{INDEX}/" in path:
-        return range_of(path)
-    low, high = path.rsplit("/", 1)[1].split("-")[:2]
-    return int(low), int(high)

@@ -186,8 +186,8 @@ def read_run(storage: Storage, path: str) -> Run:
 
 
 def range_of(path: str) -> tuple[int, int]:
-    """The identifiers that an index object's path says."""
-    low, high = path.rsplit("/", 1)[1].removesuffix(".json").split("-")
+    """The identifiers of the range that an index or a file is of, by its path."""
+    low, high = path.rsplit("/", 1)[1].removesuffix(".json").split("-")[:2]
     return int(low), int(high)
 
 
