@@ -18,12 +18,13 @@ import pytest
 from cases import some
 from memory_cluster import MemoryCluster, copied, every_fault
 from operator_parts import Object, parsed_once, streamjoin
+from streamjoin.manifest.memory import RESIZED
 from streamjoin_operator import children, names, reconcile
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.correlation import COMBINED, Correlator, Told
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver import Answered, Measured, Report
-from streamjoin_operator.driver_files import MANIFEST_KEY, RESOURCES_KEY, files_of
+from streamjoin_operator.driver_files import MANIFEST_KEY, files_of
 from streamjoin_operator.measurement import Distrusted
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.resource import Resource
@@ -594,7 +595,7 @@ async def executors_that_are_resized(world: World) -> None:
     assert json.loads(deployment["metadata"]["annotations"][names.BEGUN]) == {}
     assert (world.status["change"]["class"], world.condition("Ready")[0]) == ("Live", "True")
     files = world.cluster.objects["ConfigMap", "default", files_of(template)]["data"]
-    assert json.loads(files[RESOURCES_KEY]) == {"cpu": "2", "memory": "3Gi"}
+    assert json.loads(files[RESIZED]) == {"cpu": "2", "memory": "3Gi"}
     world.change(lambda spec: spec["workers"].update(resources={"cpu": "2", "memory": "4Gi"}))
     await world.settle()
     kubelet(world, "a", {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "no room"})

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from certificates import Authority
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.pods import BACKEND, RESOURCES, REVISION_SECONDS, Limits, Pods, Secrets, await_revision, executor_command
+from streamjoin.cli.pods import BACKEND, REVISION_SECONDS, Limits, Pods, Secrets, await_revision, executor_command
 from streamjoin.cli.run import read_job
+from streamjoin.manifest.memory import RESIZED
 from streamjoin.serve.metrics import Metrics
 
 POD = {
@@ -236,9 +237,9 @@ def test_the_capacity_follows_the_memory_of_executors_that_were_resized_where_it
     metrics = Metrics(driver.job)
     limits = Limits(file, driver, metrics)
     assert not limits.look()
-    (tmp_path / RESOURCES).write_text('{"cpu": "2"}')
+    (tmp_path / RESIZED).write_text('{"cpu": "2"}')
     assert not limits.look(), "the memory is as it was"
-    (tmp_path / RESOURCES).write_text('{"cpu": "2", "memory": "4Gi"}')
+    (tmp_path / RESIZED).write_text('{"cpu": "2", "memory": "4Gi"}')
     before = driver.job
     assert limits.look()
     body["spec"]["workers"]["resources"] = {"memory": "4Gi"}

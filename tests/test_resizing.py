@@ -12,11 +12,11 @@ from apiserver import ApiServer
 from operator_cluster import PATHS, Cluster, install
 from operator_parts import FakeDriver, Object, streamjoin
 from stepped_cluster import SteppedCluster, stepped
-from streamjoin.manifest.memory import HEAP
+from streamjoin.manifest.memory import HEAP, RESIZED
 from streamjoin.manifest.model import Resources, Workers
 from streamjoin_operator import names
 from streamjoin_operator.derived import derive
-from streamjoin_operator.driver_files import RESOURCES_KEY, files_of
+from streamjoin_operator.driver_files import files_of
 from streamjoin_operator.memory import MIB
 from streamjoin_operator.pod_templates import executor_resources
 from streamjoin_operator.resizing import Decision, Way, asks_for, decide, progress
@@ -128,7 +128,7 @@ class Kubelet:
         return self.world.executor_pod(self.status(BEFORE), "node-1", BEFORE)
 
     def say(self, path: str, has: Object, *conditions: Object) -> None:
-        self.world.admin.patch(f"{path}/status", {"status": self.status(has, *conditions)}, "application/merge-patch+json")
+        self.world.admin.patch(f"{path}/status", {"status": self.status(has, *conditions)})
 
     def asked(self, path: str) -> Object:
         resources: Object = self.world.admin.get(path)["spec"]["containers"][0]["resources"]
@@ -181,12 +181,12 @@ def test_executors_that_run_and_those_that_come_later_get_what_the_next_driver_b
     assert kubelet.asked(first) == {"requests": {"cpu": "1500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     assert world.condition("Reconciling")["reason"] == "Resizing"
     assert "1 of 1 executors have yet to get cpu 1500m and memory 2Gi for each worker" in message(world, "Ready")
-    assert RESOURCES_KEY not in driver_files(world)
+    assert RESIZED not in driver_files(world)
     kubelet.say(first, SIZE)
     world.cluster.ready()  # its controller sees the note
     world.until("it is done", lambda: world.condition("Ready").get("reason") == "JoinRunning", 30)
     assert world.cluster.status()["change"]["class"] == "Live"
-    assert json.loads(driver_files(world)[RESOURCES_KEY]) == {"cpu": "1500m"}, "2Gi is the default"
+    assert json.loads(driver_files(world)[RESIZED]) == {"cpu": "1500m"}, "2Gi is the default"
     assert arguments(world) == begun
     second = kubelet.start()
     world.until("one that comes later is resized", lambda: asks_for(world.admin.get(second), SIZE), 30)
@@ -201,7 +201,7 @@ def test_executors_that_run_and_those_that_come_later_get_what_the_next_driver_b
     assert {"--executor-cpu=1500m", "--executor-overhead-mib=1792"} <= set(arguments(world))
     world.cluster.ready()
     world.settle()
-    assert (note(world), RESOURCES_KEY in driver_files(world)) == (None, False)
+    assert (note(world), RESIZED in driver_files(world)) == (None, False)
 
 
 def driver_files(world: SteppedCluster) -> Object:

@@ -153,8 +153,8 @@ def executors_are_resized(cluster: Cluster) -> None:
         labels = names.pod_labels("one", names.EXECUTOR)
         cluster.admin.create(pods, {"metadata": {"name": "a", "labels": labels}, "spec": {"containers": [container]}})
         cluster.change({"workers": {"resources": {"cpu": "2"}}})
-        asked = lambda: cluster.admin.get(f"{pods}/a")["spec"]["containers"][0]["resources"]["requests"]["cpu"]  # noqa: E731
-        wait_for("it is asked for", lambda: asked() == "2")
+        asked = {**resources, "requests": {**resources["requests"], "cpu": "2"}}
+        wait_for("it is asked for", lambda: cluster.admin.get(f"{pods}/a")["spec"]["containers"][0]["resources"] == asked)
 
 
 STORIES: tuple[Callable[[Cluster], None], ...] = (

@@ -15,7 +15,7 @@ from streamjoin_operator.applying import Applier
 from streamjoin_operator.changes import engine_manifest
 from streamjoin_operator.drift import Object, is_current, our_entries
 from streamjoin_operator.driver_files import MANIFEST_KEY
-from streamjoin_operator.pod_trouble import trouble_of
+from streamjoin_operator.pod_trouble import has_ended, trouble_of
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
 from streamjoin_operator.reasons import Reason
@@ -60,7 +60,7 @@ class DeletionSteps:
         if not _is_wanted(reconciliation):
             return PROCEED
         pods = await self._ports.api.list(api.POD, reconciliation.resource.namespace, names.selector(reconciliation.resource.name))
-        reconciliation.pods = [pod for pod in pods if _component(pod) in COMPONENTS and not _has_ended(pod)]
+        reconciliation.pods = [pod for pod in pods if _component(pod) in COMPONENTS and not has_ended(pod)]
         if not reconciliation.pods or self._deleting_for(reconciliation) >= DRAIN_SECONDS:
             return PROCEED
         reconciliation.deleting = (Reason.PodsEnding, f"waiting for {_names(reconciliation.pods)}")
@@ -199,10 +199,6 @@ def _where(reconciliation: Reconciliation) -> str:
 def _component(pod: Object) -> str | None:
     component: str | None = (pod["metadata"].get("labels") or {}).get(names.COMPONENT)
     return component
-
-
-def _has_ended(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _names(pods: list[Object]) -> str:

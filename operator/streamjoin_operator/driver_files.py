@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from streamjoin.manifest.memory import RESIZED
 from streamjoin.manifest.model import Manifest
 from streamjoin_operator import names
 from streamjoin_operator.changes import engine_manifest, revision, with_operator_fields
@@ -22,8 +23,6 @@ from streamjoin_operator.resource import Resource, child
 from streamjoin_operator.settings import Settings
 
 MANIFEST_KEY, EXECUTOR_KEY, REVISION_KEY = "streamjoin.yaml", "executor.yaml", "revision"
-RESOURCES_KEY = "resources.json"
-"""Only where executors were resized: the ``spec.workers.resources`` that all of them have."""
 LIMITS = ("min", "max", "floor")
 """Of spec.workers."""
 SPOILT = (AttributeError, KeyError, TypeError, ValueError)
@@ -45,9 +44,9 @@ def driver_files(resource: Resource, manifest: Manifest, settings: Settings) -> 
 def manifest_of(files: Mapping[str, str]) -> Object:
     """The manifest as the driver has it by now. Raises one of SPOILT."""
     document = json.loads(files[MANIFEST_KEY])
-    if RESOURCES_KEY not in files:
+    if RESIZED not in files:
         return dict(document)
-    workers = {**_workers(document), "resources": json.loads(files[RESOURCES_KEY])}
+    workers = {**_workers(document), "resources": json.loads(files[RESIZED])}
     return {**document, "spec": {**document["spec"], "workers": workers}}
 
 
@@ -66,8 +65,8 @@ def files_map(resource: Resource, name: str, wanted: Files, observed: Object | N
     ``resized``: the resources that all executors have, where they were resized; None: as it is."""
     is_intact = _hash(observed) == name.removeprefix(f"{resource.base}-")
     files = _followed(observed, wanted) if is_intact else wanted
-    resized = resized or ((observed or {}).get("data") or {}).get(RESOURCES_KEY)
-    return child(resource, "v1", "ConfigMap", name, data={**files, RESOURCES_KEY: resized} if resized else files)
+    resized = resized or ((observed or {}).get("data") or {}).get(RESIZED)
+    return child(resource, "v1", "ConfigMap", name, data={**files, RESIZED: resized} if resized else files)
 
 
 def is_files_map(resource: Resource, observed: Object) -> bool:

@@ -86,7 +86,7 @@ QUERY_SERVERS = Several("query servers", Reason.QueriesUnready, Reason.QueriesUn
 
 def newest(pods: Sequence[Object]) -> Object | None:
     """The pod that was made last, of those that are not being deleted."""
-    return max(_living(pods), key=lambda found: found["metadata"].get("creationTimestamp", ""), default=None)
+    return max(living_among(pods), key=lambda found: found["metadata"].get("creationTimestamp", ""), default=None)
 
 
 def trouble_of(pods: Sequence[Object], now: float, events: Sequence[Object] = ()) -> Trouble | None:
@@ -111,7 +111,7 @@ def _trouble_of_the_last(pods: Sequence[Object], now: float) -> Trouble | None:
 
 def trouble_of_several(pods: Sequence[Object], of: Several, now: float, events: Sequence[Object] = ()) -> Trouble | None:
     """What keeps them from running, and how many; None where all run or may soon."""
-    living = _living(pods)
+    living = living_among(pods)
     found = [_trouble_of_one(pod, of, now, events) for pod in living]
     troubles = [trouble for trouble in found if trouble is not None]
     if not troubles:
@@ -125,7 +125,7 @@ def _trouble_of_one(pod: Object, of: Several, now: float, events: Sequence[Objec
 
 def first_unexplained(pods: Sequence[Object], of: Several, now: float) -> Object | None:
     """The first pod whose status does not say why it is not ready, so that events about it may; None where there is none."""
-    for pod in _living(pods):
+    for pod in living_among(pods):
         trouble = _trouble_of_one(pod, of, now, ())
         is_told = trouble is not None and trouble.reason not in UNEXPLAINED
         if not is_told and not _is_ready(pod):
@@ -135,12 +135,12 @@ def first_unexplained(pods: Sequence[Object], of: Several, now: float) -> Object
 
 def running_pods(pods: Sequence[Object], since: float) -> list[Object]:
     """Those whose containers have all run since then (seconds since 1970)."""
-    return [pod for pod in _living(pods) if (started := _running_since(pod)) is not None and _at(started) <= since]
+    return [pod for pod in living_among(pods) if (started := _running_since(pod)) is not None and _at(started) <= since]
 
 
 def mismatch_of(pods: Sequence[Object], revision: str) -> str | None:
     """What a driver of this revision said that has ended since the checkpoint is another join's; None where none has."""
-    for pod in _living(pods):
+    for pod in living_among(pods):
         if (pod["metadata"].get("annotations") or {}).get(names.REVISION) != revision:
             continue
         for container in (pod.get("status") or {}).get("containerStatuses") or []:
@@ -154,7 +154,7 @@ def mismatch_of(pods: Sequence[Object], revision: str) -> str | None:
 def split_claim(pods: Sequence[Object], claim: Object | None) -> Trouble | None:
     """Why pods on several nodes cannot share a claim; None where they can, or are on one."""
     modes = ((claim or {}).get("spec") or {}).get("accessModes") or []
-    nodes = sorted({pod["spec"]["nodeName"] for pod in _living(pods) if pod["spec"].get("nodeName")})
+    nodes = sorted({pod["spec"]["nodeName"] for pod in living_among(pods) if pod["spec"].get("nodeName")})
     if claim is None or len(nodes) < 2 or "ReadWriteMany" in modes:
         return None
     shown = f"{', '.join(nodes[:3])}{' and others' if len(nodes) > 3 else ''}"
@@ -206,7 +206,8 @@ def _at(instant: str) -> float:
     return datetime.fromisoformat(instant).timestamp()
 
 
-def _living(pods: Sequence[Object]) -> list[Object]:
+def living_among(pods: Sequence[Object]) -> list[Object]:
+    """Those that are not being deleted."""
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
@@ -214,13 +215,19 @@ def _spec(pod: Object) -> Object:
     return dict(pod.get("spec") or {})
 
 
-def _condition(pod: Object, kind: str) -> Object:
+def has_ended(pod: Object) -> bool:
+    """Whether all of its containers have, for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def condition_of(pod: Object, kind: str) -> Object:
+    """Empty where it has none."""
     found: Object = next((one for one in (pod.get("status") or {}).get("conditions") or [] if one.get("type") == kind), {})
     return found
 
 
 def _is_ready(pod: Object) -> bool:
-    return bool(_condition(pod, "Ready").get("status") == "True")
+    return bool(condition_of(pod, "Ready").get("status") == "True")
 
 
 def _running_since(pod: Object) -> str | None:
@@ -245,7 +252,7 @@ def _trouble(pod: Object, now: float, events: Sequence[Object], *, pending: Reas
         trouble = _told_by_container(container, name if own in OURS else f"{name}, container {own}", own, crashing, warnings)
         if trouble is not None:
             return trouble
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         said = str(scheduled.get("message") or scheduled.get("reason") or "cannot be scheduled")
         return Trouble(pending, f"{name}: {said}"[:LONGEST])
@@ -272,7 +279,7 @@ def _trouble(pod: Object, now: float, events: Sequence[Object], *, pending: Reas
 
 def _unready(pod: Object, name: str, now: float, warned: str, reason: Reason) -> Trouble | None:
     """Of a pod whose containers run."""
-    since, ready = _running_since(pod), _condition(pod, "Ready")
+    since, ready = _running_since(pod), condition_of(pod, "Ready")
     if since is None or ready.get("status") != "False" or now - _at(since) < ABSENT_SECONDS:
         return None
     where = f" on node {node}" if (node := _spec(pod).get("nodeName")) else ""

@@ -19,7 +19,7 @@ from streamjoin_operator.api import ApiError
 from streamjoin_operator.changes import compared, revision
 from streamjoin_operator.drift import Object, annotations_of
 from streamjoin_operator.pod_templates import executor_resources
-from streamjoin_operator.pod_trouble import LONGEST, Trouble
+from streamjoin_operator.pod_trouble import LONGEST, Trouble, has_ended, living_among
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Verdict
@@ -75,7 +75,8 @@ class ResizeStep:
         if decision.way is not Way.RESIZE:
             return decision
         sizes = executor_resources(reconciliation.manifest.spec.workers)
-        for pod in [pod for pod in await self._executors(reconciliation) if not asks_for(pod, sizes)][:1]:
+        pod = next((pod for pod in await self._executors(reconciliation) if not asks_for(pod, sizes)), None)
+        if pod is not None:
             try:
                 await self._ports.api.try_to_resize(pod, names.EXECUTOR, sizes)
             except ApiError as error:
@@ -93,8 +94,9 @@ class ResizeStep:
             memo.resized = memo.unresizable = None
             return PROCEED
         wanted, workers = resources_of(record), Workers.model_validate(record["spec"].get("workers") or {})
-        pods, refused = await self._resize(await self._executors(reconciliation), executor_resources(workers))
-        found = progress(pods, executor_resources(workers))
+        sizes = executor_resources(workers)
+        pods, refused = await self._resize(await self._executors(reconciliation), sizes)
+        found = progress(pods, sizes)
         before = memo.resized, memo.unresizable and memo.unresizable[0]
         memo.resized = memo.resized if found.lacking else wanted
         refused = refused or found.infeasible
@@ -128,8 +130,7 @@ class ResizeStep:
         """Those that have not ended, and are not to."""
         resource = reconciliation.resource
         pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
-        ended = ("Succeeded", "Failed")
-        return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("phase") not in ended]
+        return [pod for pod in living_among(pods) if not has_ended(pod)]
 
 
 def _refusal(pod: Object, error: ApiError) -> str:

@@ -13,13 +13,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 from streamjoin.manifest.model import Resources
 from streamjoin.manifest.quantity import Cpu, Memory
 from streamjoin_operator import names
-
-Object = dict[str, Any]
+from streamjoin_operator.drift import Object
+from streamjoin_operator.pod_trouble import condition_of
 
 
 class Way(Enum):
@@ -96,10 +95,9 @@ def _is_done(pod: Object, wanted: Object) -> bool:
 
 def _told(pod: Object) -> tuple[str, str]:
     """The reason and the words of the kubelet; empty where it says nothing."""
-    conditions = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or [] if each.get("status") == "True"}
     for kind in ("PodResizePending", "PodResizeInProgress"):
-        found = conditions.get(kind) or {}
-        if found.get("reason"):
+        found = condition_of(pod, kind)
+        if found.get("status") == "True" and found.get("reason"):
             return found["reason"], ": ".join(filter(None, (kind, found["reason"], found.get("message"))))
     return "", ""
 

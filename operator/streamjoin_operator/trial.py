@@ -17,7 +17,7 @@ from streamjoin_operator import names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_files import MANIFEST_KEY
 from streamjoin_operator.pod_templates import CONFIG_PATH
-from streamjoin_operator.pod_trouble import trouble_of
+from streamjoin_operator.pod_trouble import has_ended, trouble_of
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.template import merge
 
@@ -115,7 +115,7 @@ def outcome(pod: Object, now: float) -> Outcome:
     trouble = trouble_of([pod], now)
     if trouble is not None:
         return Outcome(State.STUCK, trouble.message)
-    return Outcome(State.LOST, f"{name} has ended") if status.get("phase") in ("Failed", "Succeeded") else Outcome(State.WAITS)
+    return Outcome(State.LOST, f"{name} has ended") if has_ended(pod) else Outcome(State.WAITS)
 
 
 def image_of(template: Object) -> str:

@@ -51,8 +51,6 @@ REVISION_SECONDS = 120.0
 PENDING_SECONDS = 600.0
 """How long the driver waits, before its first epoch, for as many executors as have room for what is held: they may wait for a node."""
 REREAD_SECONDS = 5.0
-RESOURCES = "resources.json"
-"""Beside the manifest, where executors were resized: ``spec.workers.resources`` as all of them have it."""
 DELETED_AT_A_TIME = 1000
 
 
@@ -258,11 +256,12 @@ class Limits(Poller):
     def look(self) -> bool:
         """Take the file's limits over; whether they differ. A file that is not valid changes nothing."""
         from streamjoin.manifest.capacity import capacity_of
+        from streamjoin.manifest.memory import RESIZED
         from streamjoin.manifest.model import Resources
         from streamjoin.manifest.validate import ManifestError, load
 
         try:
-            text, file = self._manifest.read_text(), self._manifest.parent / RESOURCES
+            text, file = self._manifest.read_text(), self._manifest.parent / RESIZED
             resources = file.read_text() if file.exists() else ""
             if text + resources == self._text:
                 return False

@@ -19,6 +19,8 @@ MERGING_SHARE = 0.25
 MOST_OF_HELD = 2.2
 LEAST = MIB
 """So much is held at least, whatever the memory is: what does not fit is told by who knows what there is."""
+RESIZED = "resources.json"
+"""The file beside a driver's manifest that is there where executors were resized: ``spec.workers.resources`` as all of them have it."""
 
 
 def room_of_pod(memory_bytes: int, workers: int) -> float:
