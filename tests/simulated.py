@@ -14,13 +14,13 @@ import random
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from typing import Any
-from unittest import mock
 
 import greenlet
+import pytest
 from obstore.store import MemoryStore
 
 from harness import Crash, Input, Remote, driver_for
@@ -41,8 +41,8 @@ MOST_DRIVERS = 20
 MOST_STEPS = 400
 
 
-class AtOnce:
-    """An executor that has done what it is given."""
+class AtOnce(Executor):
+    """It has done what it is given."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
@@ -55,23 +55,11 @@ class AtOnce:
             done.set_exception(error)
         return done
 
-    def map(self, do: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
-        return map(do, *items)
-
-    def shutdown(self, *args: Any, **options: Any) -> None:
-        pass
-
-    def __enter__(self) -> AtOnce:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
 
 class World:
     """One run; see the module. ``happened`` counts what came between."""
 
-    def __init__(self, seed: int, *, trouble: float = 0.02) -> None:
+    def __init__(self, seed: int, *, trouble: float) -> None:
         """``trouble``: the chance of each kind of event at a request."""
         self.rng = random.Random(seed)
         self._number = next(NUMBERS)
@@ -102,13 +90,13 @@ class World:
             self._meets(f"{what} {path}", before=False)
             return found
 
-        with (
-            mock.patch.object(ObjectStorage, "_attempts", attempts),
-            mock.patch.object(ObjectStorage, "_connected", lambda storage, repeats: self._store_at(storage.url)),
-            mock.patch.object(uuid, "uuid4", self._id),
-            mock.patch("streamjoin.state.log.new_seed", self._seed),
-            _all(mock.patch(f"streamjoin.{module}.ThreadPoolExecutor", AtOnce) for module in POOLS),
-        ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ObjectStorage, "_attempts", attempts)
+            patch.setattr(ObjectStorage, "_connected", lambda storage, repeats: self._store_at(storage.url))
+            patch.setattr(uuid, "uuid4", self._id)
+            patch.setattr("streamjoin.state.log.new_seed", self._seed)
+            for module in POOLS:
+                patch.setattr(f"streamjoin.{module}.ThreadPoolExecutor", AtOnce)
             try:
                 yield
             finally:
@@ -203,13 +191,3 @@ class World:
 
     def _store_at(self, url: str) -> MemoryStore:
         return self._stores.setdefault(url, MemoryStore())
-
-
-@contextmanager
-def _all(patches: Iterable[Any]) -> Iterator[None]:
-    begun = [patch for patch in patches if patch.start() or True]
-    try:
-        yield
-    finally:
-        for patch in begun:
-            patch.stop()

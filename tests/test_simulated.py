@@ -1,45 +1,38 @@
 """Drivers that die, stand still and go on, lose answers and meet each other at every request, on one checkpoint, by the seed: results, what
-is held, and snapshots are as if there had been one that nothing happened to."""
+is held, and snapshots are as if there had been one that nothing happened to.
+
+``STREAMJOIN_SEED=<seed>`` runs that seed of each kind alone.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cases import how_many
-from faulty_runs import elastic
-from harness import Input, Remote
+from faulty_runs import elastic, run_cases
+from harness import Remote
 from random_joins import check_output, drawn, job_of
 from simulated import World
 from streamjoin.controlplane.driver import Driver
 from streamjoin.results import archive
-from streamjoin.results.reader import files, list_snapshots
-from streamjoin.state.storage import ObjectStorage
 from test_crashes import check, expected, job_at, make_inputs
-from test_random_joins import SUITES
+from test_random_joins import SEED, SUITES
+from test_snapshots import require_each_once
 
-OUTPUTS: dict[str, dict[str, Any]] = {
-    "results at once": {},
-    "results in snapshots": {"snapshots": {"size": 8, "key": "a"}},
-    "results that wait for more": {"gather": "3s"},
-}
-KINDS = sorted(OUTPUTS)
+SNAPSHOTS = "results in snapshots"
+KINDS = ("results at once", SNAPSHOTS, "results that wait for more")
 
 
-def require_snapshots(root: Remote, inputs: tuple[Input, Input]) -> None:
-    storage, found, sizes = ObjectStorage(str(root / "state")), Counter[tuple[int, int]](), Counter[int]()
-    for file in files(storage, "j"):
-        table = pq.read_table(pa.BufferReader(storage.get(file.path)))
-        found.update(zip(table.column("a").to_pylist(), table.column("b").to_pylist(), strict=True))
-        sizes.update(table.column("_snapshot").to_pylist())
-    assert found == expected(inputs)
-    assert {each.id: each.rows for each in list_snapshots(storage, "j")} == sizes
+def written_as(kind: str, root: Remote) -> dict[str, Any]:
+    if kind == SNAPSHOTS:
+        return {"snapshots": {"size": 8, "key": "a"}}
+    return {"sink": {"files": {"path": str(root / "out")} | ({"gather": "3s"} if kind == KINDS[2] else {})}}
 
 
 def run_random(suite: str, seed: int) -> World:
@@ -60,21 +53,17 @@ def run_random(suite: str, seed: int) -> World:
 def run_case(kind: str, seed: int) -> World:
     world, inputs = World(seed, trouble=random.Random(seed).choice([0.02, 0.05, 0.1])), make_inputs(seed % 10, epochs=12)
     with world.begun():
-        output = OUTPUTS[kind] if "gather" not in OUTPUTS[kind] else {"sink": {"files": {"path": str(world.root / "out")} | OUTPUTS[kind]}}
-        job = job_at(world.root, output=output)
+        job = job_at(world.root, output=written_as(kind, world.root))
         check(world.root, inputs, world.run(job, inputs), f"seed {seed}", job)
-        if kind == "results in snapshots":
-            require_snapshots(world.root, inputs)
+        if kind == SNAPSHOTS:
+            require_each_once(world.root, expected(inputs))
     return world
 
 
-def run_cases(run: Callable[[str, int], World], kind: str, seeds: Iterable[int]) -> Counter[str]:
+def run_seeds(run: Callable[[str, int], World], kind: str, seeds: int, root: Path) -> Counter[str]:
     happened = Counter[str]()
-    for seed in seeds:
-        try:
-            happened += run(kind, seed).happened
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
+    chosen = range(seeds) if SEED is None else [int(SEED)]
+    run_cases(chosen, root, lambda seed, own, counts: counts.update(run(kind, seed).happened), happened)
     return happened
 
 
@@ -85,16 +74,17 @@ def runs_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_drivers_meet_is_as_if_there_had_been_one(kind: str) -> None:
+def test_whatever_drivers_meet_is_as_if_there_had_been_one(kind: str, tmp_path: Path) -> None:
     seeds = how_many(1000, of=100)
-    happened = run_cases(run_case, kind, range(seeds))
-    assert seeds < 10 or {"died", "held up", "failed requests", "plans", "superseded", "failed epochs"} <= happened.keys(), happened
+    happened = run_seeds(run_case, kind, seeds, tmp_path)
+    exercised = {"died", "held up", "failed requests", "plans", "superseded", "failed epochs"}
+    assert seeds < 10 or SEED is not None or exercised <= happened.keys(), happened
 
 
 @pytest.mark.parametrize("suite", [name for name, suite in SUITES.items() if not suite.features.changes])
-def test_whatever_drivers_meet_random_joins_give_what_duckdb_finds(suite: str) -> None:
-    run_cases(run_random, suite, range(how_many(100, of=50)))
+def test_whatever_drivers_meet_random_joins_give_what_duckdb_finds(suite: str, tmp_path: Path) -> None:
+    run_seeds(run_random, suite, how_many(100, of=50), tmp_path)
 
 
 def test_a_seed_repeats_its_run() -> None:
-    assert len({tuple(run_case(KINDS[1], 3).requests) for _ in range(2)}) == 1
+    assert len({tuple(run_case(SNAPSHOTS, 3).requests) for _ in range(2)}) == 1
