@@ -7,6 +7,8 @@ is held, and snapshots are as if there had been one that nothing happened to.
 from __future__ import annotations
 
 import random
+import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,5 +88,17 @@ def test_whatever_drivers_meet_random_joins_give_what_duckdb_finds(suite: str, t
     run_seeds(run_random, suite, how_many(100, of=50), tmp_path)
 
 
-def test_a_seed_repeats_its_run() -> None:
-    assert len({tuple(run_case(SNAPSHOTS, 3).requests) for _ in range(2)}) == 1
+def test_a_seed_repeats_its_run_whatever_other_threads_do() -> None:
+    is_over = threading.Event()
+
+    def others() -> None:
+        while not is_over.wait(0.001):
+            uuid.uuid4()
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        assert len({tuple(run_case(SNAPSHOTS, 3).requests) for _ in range(2)}) == 1
+    finally:
+        is_over.set()
+        thread.join()
