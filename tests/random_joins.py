@@ -28,10 +28,13 @@ import pyarrow as pa
 import pytest
 
 from harness import SECOND, START, Input, Root, join_of, late_of, make_job, output_of, staged_of
+from streamjoin.controlplane.graphs import Graphs, graphs_of
+from streamjoin.elastic.another_graph import Better
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.path_plans import Flowing, PathPlan, PathPlans
 from streamjoin.job import Job
 from streamjoin.language.graph import JoinGraph
+from streamjoin.language.layout import PlacedGraph
 from streamjoin.manifest import ManifestError
 from streamjoin.scheme.models import INTERCHANGEABLE
 
@@ -848,6 +851,20 @@ def take_any_way(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[
 
     patch.setattr("streamjoin.controlplane.flowing.CHOOSE_SECONDS", 0.0)
     patch.setattr("streamjoin.controlplane.flowing.choose", choose)
+
+
+def take_any_graph(patch: pytest.MonkeyPatch, rng: random.Random, counts: Counter[str]) -> None:
+    """Has joins of three and more streams laid by any graph of their condition, before any step."""
+
+    def look(graphs: Graphs, job: Job, *args: object) -> tuple[PlacedGraph, Better] | None:
+        free = [(placed, found) for placed in job.multiway if (found := graphs_of(job, placed))]
+        if not free or rng.random() < 0.7:
+            return None
+        placed, found = rng.choice(free)
+        counts["graphs"] += 1
+        return placed, Better(rng.choice(found), "drawn")
+
+    patch.setattr(Graphs, "look", look)
 
 
 def any_way(graph: JoinGraph, head: int, rng: random.Random) -> PathPlan:

@@ -20,7 +20,7 @@ import pytest
 from cases import how_many, some
 from faulty_runs import elastic, run_cases, run_with_faults
 from harness import SECOND, START, Far, driver_for, run_all
-from random_joins import BOUNDING, SHAPES, Case, Features, Span, check_output, drawn, job_of, take_any_way
+from random_joins import BOUNDING, SHAPES, Case, Features, Span, check_output, drawn, job_of, take_any_graph, take_any_way
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.epoch.ports import CheckpointMismatch
@@ -95,6 +95,8 @@ def run_case(features: Features, seed: int, root: Path, counts: Counter[str]) ->
     with pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.6:
             take_any_way(patch, rng, counts)
+        if seed % 2:
+            take_any_graph(patch, random.Random(f"graphs of {seed}"), counts)
         if rng.random() < 0.5:
             patch.setattr("streamjoin.dataplane.delta_join.SENT_BYTES", 500)
         storage = rng.choice([ObjectStorage, ObjectStorage, Far])

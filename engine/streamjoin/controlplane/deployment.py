@@ -2,14 +2,14 @@
 restart, or has other joins then; and the part of the tasks' instructions that stays the same.
 
 Nothing here writes. A plan that is chosen here is in the checkpoint that is returned, and durable with the next commit: a crash before that
-leaves the checkpoint as it was, and the next driver chooses again. A join's predicate never changes once it is chosen: blocks lie in the
-order of its key.
+leaves the checkpoint as it was, and the next driver chooses again. A predicate stays once it is chosen, as blocks lie in the order of its
+key; but a join of three and more streams may be laid by another graph later (``graphs``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -37,6 +37,7 @@ from streamjoin.io.results_source import Feed, ResultsSource
 from streamjoin.io.several import Sinks, tags
 from streamjoin.job import Job, JoinSource, StreamJob
 from streamjoin.kernel.keys import encode_keys
+from streamjoin.kernel.run import take
 from streamjoin.kernel.types import arrow_schema, output_schema
 from streamjoin.language.choice import choose
 from streamjoin.language.graph import Place
@@ -159,6 +160,15 @@ def other_joins(
             keys = _encoded(samples[place.stream], place.key, job.streams[place.stream], checkpoint.seed)
             sampled[number] = (layout.encoded_keys(place, keys), np.ones(len(keys))) if layout.is_keyed else None
     return _deployed(after, layout.main, _for_held(lying, after, layout, held, sampled))
+
+
+def for_held(job: Job, checkpoint: Checkpoint, storage: Storage, workers: int) -> Deployed:
+    """The checkpoint with a plan for so many workers, or fewer where the model has none for as many, for what it holds now. ``job``: as it
+    lies."""
+    layout = job.layouts[0]
+    held, sampled = _held(checkpoint, layout, storage)
+    job = replace(job, min_workers=workers, max_workers=workers)
+    return _deployed(checkpoint, layout.main, _for_held(job, checkpoint, layout, held, sampled))
 
 
 def _held(checkpoint: Checkpoint, layout: Layout, storage: Storage) -> tuple[list[float], list[_Sampled | None]]:
@@ -356,6 +366,21 @@ def _sampled(storage: Storage, blocks: Sequence[Block], layout: Layout, place: P
     """Levels of tuples in these blocks of one place, from at most ``SAMPLE_BLOCKS`` of them. Memory: ``DOWNLOADS`` blocks."""
     if not layout.is_keyed or not blocks:
         return None
+    encoded_keys: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    for batch, weight in drawn_from(storage, blocks, SAMPLE_RECORDS, ["_key"]):
+        encoded_keys.append(layout.encoded_keys(place, batch.column("_key").to_numpy()))
+        weights.append(np.full(len(encoded_keys[-1]), weight))
+    return np.concatenate(encoded_keys), np.concatenate(weights)
+
+
+def drawn_from(
+    storage: Storage, blocks: Sequence[Block], records: int, columns: Sequence[str] | None = None
+) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Some of the tuples of these blocks of one place, about so many in all, evenly along their keys, from at most ``SAMPLE_BLOCKS`` of
+    them; with each part, how many tuples each of its stands for. Memory: ``DOWNLOADS`` blocks. Raises StorageError."""
+    if not blocks:
+        return
     ordered = sorted(blocks, key=lambda block: (block.key_min, block.key_max))
     ends = np.cumsum([block.rows for block in ordered])
     total, draws = int(ends[-1]), min(len(blocks), SAMPLE_BLOCKS)
@@ -365,13 +390,10 @@ def _sampled(storage: Storage, blocks: Sequence[Block], layout: Layout, place: P
         # Evenly along the tuples, so that a block is drawn as often as its size asks for, and each draw stands for as many tuples.
         drawn = np.searchsorted(ends, (np.arange(draws) + 0.5) * total / draws, side="right")
         shares = {number: count * total / draws for number, count in Counter(drawn.tolist()).items()}
-    encoded_keys: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
     numbers = iter(shares)
     while chunk := list(islice(numbers, DOWNLOADS)):
         for number, batch in zip(chunk, load_all(storage, [ordered[number] for number in chunk]), strict=True):
-            every = max(1, batch.num_rows * draws // SAMPLE_RECORDS)
+            every = max(1, batch.num_rows * draws // records)
             # A copy: a view would keep the block mapped, or in a scratch file.
-            encoded_keys.append(layout.encoded_keys(place, batch.column("_key").to_numpy()[every // 2 :: every].copy()))
-            weights.append(np.full(len(encoded_keys[-1]), shares[number] / len(encoded_keys[-1])))
-    return np.concatenate(encoded_keys), np.concatenate(weights)
+            rows = pa.array(np.arange(every // 2, batch.num_rows, every))
+            yield (taken := take(batch if columns is None else batch.select(columns), rows)), shares[number] / taken.num_rows

@@ -33,6 +33,7 @@ from streamjoin.controlplane.cutting import least_workers, plan_for
 from streamjoin.controlplane.fingerprint import JoinChanges, join_changes
 from streamjoin.controlplane.flowing import Flows
 from streamjoin.controlplane.garbage import GarbageCollector
+from streamjoin.controlplane.graphs import Graphs
 from streamjoin.controlplane.idleness import Idleness
 from streamjoin.controlplane.joins import as_named_now
 from streamjoin.controlplane.next_checkpoint import result_of
@@ -41,19 +42,22 @@ from streamjoin.controlplane.phases import Phases
 from streamjoin.controlplane.pipeline import Adopted, Pipeline, has_splits
 from streamjoin.controlplane.planning import Flight, Head, PlannedEpoch, utilization, weights_of_sides
 from streamjoin.controlplane.refusals import PlanRefused, require_fit
+from streamjoin.controlplane.relaying import laid
 from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.controlplane.results import Results
 from streamjoin.controlplane.timelines import SnapshotsState, Timelines
+from streamjoin.elastic.another_graph import Better
 from streamjoin.elastic.ending import ANYWHERE, Placement
 from streamjoin.elastic.plan import Plan
 from streamjoin.epoch.delays import Counted, DelayMeter
 from streamjoin.epoch.ports import EpochFailed, EpochResult, Runner
 from streamjoin.epoch.progress import ProgressMonitor
 from streamjoin.epoch.reports import TaskReport
-from streamjoin.epoch.spec import share
+from streamjoin.epoch.spec import Config, attempt_prefix, share
 from streamjoin.io.base import Source, SourcePlan, Traffic, UnavailableError
 from streamjoin.job import Job
-from streamjoin.language.layout import Layout
+from streamjoin.language.graph import JoinGraph
+from streamjoin.language.layout import Layout, PlacedGraph
 from streamjoin.language.predicate import MainPredicate
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -89,12 +93,12 @@ class Driver:
         self.progress = ProgressMonitor(runner, job.deadline_seconds)
         self._phase = Phases(self.progress, at, lambda: max(0, self.checkpoint.epoch + self.is_published))
         self._clock = clock
-        self._query, self._suspects_data = uuid.uuid4().hex, suspects_data
+        self._suspects_data = suspects_data
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._garbage = GarbageCollector(storage, self._log, sources, sink)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
-        self._replanner = Replanner(self._query, job.stabilization_seconds, fetches=storage.local_path(FOLDER) is None)
+        self._replanner = Replanner(uuid.uuid4().hex, job.stabilization_seconds, fetches=storage.local_path(FOLDER) is None)
         self._delays = DelayMeter(join.name for join in job.joins)
         parts = (self._log, sources, sink, self._garbage, self._timelines, self._delays, storage.url)
         self._commits = Commits(*parts, clock=clock, phase=self._phase)
@@ -106,6 +110,10 @@ class Driver:
         )
         self.idleness = Idleness()
         self._warnings: tuple[str, ...] = ()  # about the plan that was made here, for the next epoch's result
+        self.laid_anew: tuple[str, ...] = ()
+        """Of each time that this driver has laid a join by another graph, which join, and why. Never changed in place."""
+        self._graphs = Graphs()
+        self._better: tuple[PlacedGraph, Better] | None = None  # to be laid so once nothing is in flight
         self._changes: JoinChanges | None = None  # the joins that the checkpoint was not made with, or alone with, until it is
 
     def start(self) -> None:
@@ -181,6 +189,7 @@ class Driver:
         self._phase("snapshots")
         self._timelines.make_room(self.checkpoint)
         self._advance_plan()
+        self._look_at_graphs()
         flight = pipeline.take()
         try:
             self._phase.restart()
@@ -300,11 +309,47 @@ class Driver:
         """Run under the checkpoint's plan from now on; where it is new, it is durable with the next commit."""
         job = deployment.as_it_lies(self.job, checkpoint, self._storage.url)
         self._commits.checkpoint = checkpoint.sized(len(job.streams), len(job.places))
-        config = deployment.make_config(job, checkpoint.seed, self._query, self._storage, self._commits.sources, self._commits.sink)
+        config = self._config(job)
         flows = Flows(job, checkpoint.plan.path_plans, checkpoint.plan.flowing)
         observations = Observations(job.places, len(job.streams))
-        self._pipeline.adopted = Adopted(job, job.layouts[0], share(self._query, config), flows, observations)
+        self._pipeline.adopted = Adopted(job, job.layouts[0], share(config.query, config), flows, observations)
         self._happened(events.Adopted(checkpoint.plan.generation, Scheme.from_json(checkpoint.plan.scheme)))
+
+    def _config(self, job: Job) -> Config:
+        """What tasks are told once. Its name is its own: what they hold for any other is of no use for it."""
+        return deployment.make_config(job, self.checkpoint.seed, uuid.uuid4().hex, self._storage, self._commits.sources, self._commits.sink)
+
+    def _look_at_graphs(self) -> None:
+        """Lay a join of three and more streams by another graph of its condition where that is worth while, once nothing is in flight."""
+        adopted = self._pipeline.adopted
+        if adopted is None or (status := self._replanner.status(0)) is None or status.wanted is not None:
+            return
+        if self._better is None:
+            self._better = self._graphs.look(self.job, self.checkpoint, self._storage, self._clock())
+        if self._better is not None and not self._pipeline.is_ahead:
+            (placed, better), self._better = self._better, None
+            if self.lay(placed, better.graph):
+                self.laid_anew = (*self.laid_anew, f"{self.job.joins[placed.join].name}: {better.sentence}")
+        self._pipeline.drains = self._better is not None
+
+    def lay(self, placed: PlacedGraph, graph: JoinGraph) -> bool:
+        """Hold the tuples of a join over three and more streams by another graph of its condition, on the workers that are there; False:
+        the model, or the workers' room, does not allow it. Nothing may be in flight, or be applied, and all is visible.
+
+        The commit that names the tuples as they are laid anew is the switch: a crash before it leaves files that are swept.
+        """
+        assert self.scheme is not None
+        self._phase("lay")
+        self._garbage.has_leftovers = True
+        prefix = attempt_prefix(self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
+        deployed = laid(self.job, self.checkpoint, placed, graph, self._storage, self._config, prefix, self.scheme.tasks)
+        if deployed is None:
+            return False
+        self._commits.settle(deployed.checkpoint)
+        self._pipeline.rewrite = self._garbage.rewriting = None
+        self._graphs.laid()
+        self._deploy(replace(deployed, checkpoint=self.checkpoint))
+        return True
 
     def _happened(self, event: events.Event) -> None:
         """Tell the replanner, and carry out what it wants."""

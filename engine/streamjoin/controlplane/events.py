@@ -55,7 +55,8 @@ class EpochPlans:
 
 @dataclass(frozen=True)
 class Adopted:
-    """The join runs under this plan, on workers of its own: its first plan, or its checkpoint's."""
+    """The join runs under this plan: its first plan, or its checkpoint's, on workers of its own; or one for tuples that lie by other keys
+    now, on those of the workers that are there."""
 
     generation: int
     scheme: Scheme

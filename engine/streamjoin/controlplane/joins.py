@@ -20,8 +20,9 @@ from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.io.deadletter import TAG
 from streamjoin.io.several import tags
 from streamjoin.job import Job
+from streamjoin.language.graph import JoinGraph
 from streamjoin.language.key_spaces import KeySpaces
-from streamjoin.language.layout import Layout, layouts
+from streamjoin.language.layout import Layout, PlacedGraph, layouts
 from streamjoin.language.sides import SIDES
 from streamjoin.manifest import holding, resolve
 from streamjoin.state.blocks import Block
@@ -98,29 +99,59 @@ def continued(
     for before, now in place_of.items():
         was[now] = before
     known = tags(join.name for join in job.joins)
-    expired = [None if place is None else checkpoint.state.expired[place] for place in was]
+    moved = _placed_anew(checkpoint.on(after), lying, place_of, was)
+    expired = list(moved.state.expired)
     for name, placed in left.joins.items():
         if not placed.is_multiway:
             bounds = tuple(checkpoint.state.expired[place] for place in key_spaces.joins[name].places)
             for place, bound in zip(placed.places, left.window.expired_within(key_spaces.window, bounds), strict=True):
                 expired[place] = bound
-    held, on = checkpoint.state, checkpoint.on(after)
     moved = replace(
-        on,
-        plan=replace(on.plan, main=str(lying.layouts[0].main), path_plans=(), flowing={}),  # ways are chosen anew
-        state=replace(
-            held,
-            blocks=_moved(held.blocks, place_of),
-            marks=tuple(_marks(_moved(held.marks, place_of), known, changes.alone)),
-            expired=tuple(expired),
-            held=_by_place(held.held, was),
-            held_bytes=_by_place(held.held_bytes, was),
-        ),
+        moved,
+        state=replace(moved.state, marks=tuple(_marks(moved.state.marks, known, changes.alone)), expired=tuple(expired)),
         totals={name: counts for name, counts in checkpoint.totals.items() if name.partition("/")[2] not in changes.removed},
-        losses=checkpoint.losses.without_memories(),
         fingerprint=fingerprint(job),
     )
     return lying, moved, tuple(was)
+
+
+def by_graph(job: Job, checkpoint: Checkpoint, placed: PlacedGraph, graph: JoinGraph) -> tuple[Job, Checkpoint, dict[int, int]] | None:
+    """The job and the checkpoint where a join over three and more streams lies by another graph of its condition: without blocks of that
+    join, and for each of its places one that had the same tuples, by another key. None: there would be too many key spaces, or the model
+    has no use for them. O(blocks)."""
+    key_spaces = key_spaces_of(checkpoint)
+    try:
+        after, place_of = key_spaces.by_graph(job.joins[placed.join].name, placed.streams, graph)
+    except ValueError:
+        return None
+    lying = job.continuing(after)
+    if lying is None:
+        return None
+    # Of each stream all places of the join have the same tuples.
+    had = {key_spaces.places[place].stream: place for place in placed.places}
+    anew = {place: had[lying.places[place].stream] for place in range(len(place_of), len(lying.places))}
+    was = {now: before for before, now in place_of.items()} | anew
+    moved = _placed_anew(checkpoint.on(after), lying, place_of, [was[place] for place in range(len(lying.places))])
+    return lying, moved, anew
+
+
+def _placed_anew(checkpoint: Checkpoint, lying: Job, place_of: Mapping[int, int], was: Sequence[int | None]) -> Checkpoint:
+    """The checkpoint with blocks and marks of the places that are left, under the numbers that they have in ``lying``; what is counted by
+    place is that of the place that each ``was``. O(blocks)."""
+    held = checkpoint.state
+    return replace(
+        checkpoint,
+        plan=replace(checkpoint.plan, main=str(lying.layouts[0].main), path_plans=(), flowing={}),  # ways are chosen anew
+        state=replace(
+            held,
+            blocks=_moved(held.blocks, place_of),
+            marks=_moved(held.marks, place_of),
+            expired=tuple(None if place is None else held.expired[place] for place in was),
+            held=_by_place(held.held, was),
+            held_bytes=_by_place(held.held_bytes, was),
+        ),
+        losses=checkpoint.losses.without_memories(),
+    )
 
 
 def _beside(left: KeySpaces, added: KeySpaces, location: str) -> KeySpaces:

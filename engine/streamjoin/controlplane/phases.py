@@ -10,6 +10,7 @@ from streamjoin.epoch.progress import ProgressMonitor
 COUNTED_AS = {name: name for name in ("plan", "deploy", "tasks", "commit", "publish", "clean")} | {
     "request": "plan",
     "joins": "deploy",
+    "lay": "deploy",
     "switch": "tasks",
     "gather": "commit",
     "release": "commit",

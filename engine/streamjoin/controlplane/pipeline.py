@@ -83,6 +83,8 @@ class Pipeline:
         """Under way, or to be begun."""
         self.task_retries = 0
         """Storage requests of tasks that ran in this process: their reports have them too."""
+        self.drains = False
+        """Whether nothing is to be begun ahead, as something waits until nothing is in flight."""
         self.adopted: Adopted | None = None
         self._ahead: deque[Flight] = deque()  # in order; at most two
         self._runner, self._log, self._commits, self._garbage = runner, log, commits, garbage
@@ -214,6 +216,7 @@ class Pipeline:
         attempts are to be swept away after this epoch: those of an epoch in flight would look like them."""
         return (
             epoch.backlog_records > 0
+            and not self.drains
             and not self.caution.is_active
             and not epoch.is_switch
             and not self._garbage.is_due(epoch.spec.epoch)

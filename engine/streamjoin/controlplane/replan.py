@@ -282,11 +282,8 @@ class Replanner:
         """Take an event in; the instructions are to be carried out in order. Nothing else but ``put`` changes the state."""
         with self._lock:
             match event:
-                case Adopted(generation, scheme):
-                    assert self._wanted is None, "a plan can only follow the first"
-                    self._running = Assignment(generation, scheme, self._shared(scheme), self._new_workers(scheme.tasks))
-                    self._arrivals.settle()
-                    return (StartWorkers(scheme, self._running.workers),)
+                case Adopted():
+                    return self._adopt(event)
                 case BetweenEpochs(at):
                     return self._take_up(at)
                 case WorkersReady():
@@ -333,6 +330,16 @@ class Replanner:
     @property
     def _wanted(self) -> Plan | None:
         return self._asked or (None if self._applied is None else self._applied.plan)
+
+    def _adopt(self, adopted: Adopted) -> tuple[Instruction, ...]:
+        running, asked, scheme, self._asked = self._running, self._asked, adopted.scheme, None
+        assert self._applied is None, "nothing else is under way"
+        if asked is not None:
+            self._fates.end(asked, Fate.DROPPED, "tuples lie by other keys now; read the plan and put another")
+        workers = self._new_workers(scheme.tasks) if running is None else running.workers[: scheme.tasks]
+        self._running = Assignment(adopted.generation, scheme, self._shared(scheme), workers)
+        self._arrivals.settle()
+        return (StartWorkers(scheme, workers),) if running is None else (ReleaseWorkers(workers),)
 
     def _take_up(self, at: float) -> tuple[Instruction, ...]:
         asked, running, applied = self._asked, self._running, self._applied

@@ -1,4 +1,4 @@
-"""A change of the ways in which the streams of a join meet, as the ledger has it.
+"""A change of the ways in which the streams of a join meet, or of the keys by which they lie for it, as the ledger has it.
 
 The driver chooses ways by itself (:mod:`streamjoin.elastic.path_plans`); here is said what it has done, and by which measurements. Pure.
 """
@@ -54,6 +54,16 @@ def reordered(
         f"in {counted(rounds[1], 'round')} in place of {rounds[0]}: "
         f"{_milliseconds(seconds[1])} of an epoch in place of {_milliseconds(seconds[0])}"
     )
+    reordering = Reordering(changes, (rounds[0], rounds[1]), (seconds[0], seconds[1]), flowing.to_json())
+    return _entry(sentence, at, generation, workers, reordering)
+
+
+def laid_anew(why: str, at: float, generation: int, workers: int) -> Decision:
+    """The entry for a join that was laid by another graph of its condition (:mod:`streamjoin.elastic.another_graph`)."""
+    return _entry(why, at, generation, workers)
+
+
+def _entry(sentence: str, at: float, generation: int, workers: int, reordering: Reordering | None = None) -> Decision:
     return Decision(
         at=at,
         kind=Kind.REORDER,
@@ -66,7 +76,7 @@ def reordered(
         mode=Mode.ENFORCE,
         inputs=None,
         age_seconds=None,
-        reordering=Reordering(changes, (rounds[0], rounds[1]), (seconds[0], seconds[1]), flowing.to_json()),
+        reordering=reordering,
     )
 
 

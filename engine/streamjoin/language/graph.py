@@ -4,7 +4,7 @@ has one edge.
 Parts that compare two streams are candidates for *edges*. A graph keeps those of a spanning tree; all other parts are checked on what the
 edges find, as soon as their streams are joined. So every sequence of steps from any stream along the tree finds every result, whatever
 order the steps are in, and tuples are held for no more keys than that takes. Where there are several trees, samples of the streams decide
-(:func:`streamjoin.language.choice.choose`).
+(:func:`streamjoin.language.choice.choose`), and again while the join runs (:mod:`streamjoin.elastic.another_graph`).
 
 A *place* is where the tuples of one stream are held by one key. Edges that meet in a stream and read the same key of it share that place,
 and with it a *key space* (:mod:`~streamjoin.language.composite_key`): of a star on one attribute each tuple is held once.

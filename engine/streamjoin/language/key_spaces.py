@@ -155,6 +155,18 @@ class KeySpaces:
             joins={**self.joins, **{name: placed.moved(numbers) for name, placed in added.joins.items()}},
         )
 
+    def by_graph(self, name: str, streams: Streams, graph: JoinGraph) -> tuple[KeySpaces, dict[int, int]]:
+        """The same where a join over three and more streams, with these numbers, lies by another of its graphs, after all others; and for
+        each place that is left its number then. Raises ValueError where there would be more than ``MOST_KEY_SPACES``."""
+        born = self.key_spaces[self._first_key_space(name)].born
+        left, numbers = self.without([name])
+        placed = Placed(tuple(range(len(graph.places))), str(graph.main))
+        own = tuple(KeySpace(main.kind) for main in graph.main.key_spaces)
+        after = left.beside(replace(self, key_spaces=own, places=places_among(graph.places, streams, 0), joins={name: placed}))
+        first = len(left.key_spaces)
+        key_spaces = (*after.key_spaces[:first], *(replace(key_space, born=born) for key_space in own))
+        return replace(after, key_spaces=key_spaces), numbers
+
     def emptied(self, places: Collection[int]) -> KeySpaces:
         """The same after what lay at these places was let go, as the input had ended: their key spaces begin anew."""
         anew = {self.places[place].key_space for place in places}

@@ -178,8 +178,8 @@ SCALING = (
         "decisions_total",
         ("name", "kind", "mode"),
         "Decisions of the autoscaler: HOLD, ALLOCATE, DEALLOCATE, REPLAN. It makes one after each epoch, and after each look that finds no"
-        " input. REORDER: three and more streams have begun to meet in another way. Mode Enforce: it carries the decision"
-        " out. Mode Recommend: it only reports it.",
+        " input. REORDER: three and more streams have begun to meet in another way, or lie by other keys for it. Mode Enforce: it"
+        " carries the decision out. Mode Recommend: it only reports it.",
     ),
 )
 COMPLETENESS = (

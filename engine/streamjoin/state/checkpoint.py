@@ -62,7 +62,7 @@ class PlanState:
     """How the join runs (``controlplane.deployment``, ``controlplane.flowing``)."""
 
     main: str | None = None
-    """The main predicate, written out; chosen among the condition's candidates with the first plan, then fixed: blocks lie in its order."""
+    """The main predicate, written out; chosen among the condition's candidates with the first plan: blocks lie in its order."""
     key_spaces: KeySpaces | None = None
     """Where tuples lie (``language.key_spaces``). None: nothing is held yet."""
     generation: int = 0
