@@ -22,7 +22,7 @@ import pytest
 from cases import how_many
 from faulty_runs import MOST_FAILURES, run_cases
 from harness import driver_for, make_job
-from random_joins import SHAPES, Case, Features, check_output, drawn, take_any_way
+from random_joins import SHAPES, Case, Features, check_output, drawn, take_any_graph, take_any_way
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.distribution import Distribution
 from streamjoin.elastic.ending import map_tasks
@@ -153,10 +153,11 @@ def test_joins_of_several_streams_whose_workers_are_killed_give_what_duckdb_sele
         case = drawn(ONE, seed)
         if ways == "any":
             take_any_way(monkeypatch, random.Random(f"ways of {seed}"), counts)
+            take_any_graph(monkeypatch, random.Random(f"graphs of {seed}"), counts)
         Shaken(case, root, runner, random.Random(f"faults of {seed}"), counts).run()
         check_output(case, root, f"STREAMJOIN_SEED={seed}: {case}", counts)
 
     run_cases(itertools.islice(seeds(), CASES) if SEED is None else [int(SEED)], tmp_path, run_case, counts)
     if SEED is None and len(SHAPES) <= CASES:
         assert min(counts[each] for each in (*SHAPES, "plans", "switches", "workers killed", "results")) > 0, counts
-        assert ways == "chosen" or min(counts[distribution] for distribution in Distribution) > 0, counts
+        assert ways == "chosen" or min(counts[each] for each in (*Distribution, "graphs")) > 0, counts

@@ -19,7 +19,7 @@ import pytest
 from cases import how_many
 from faulty_runs import elastic, run_cases
 from harness import Remote
-from random_joins import check_output, drawn, job_of
+from random_joins import check_output, drawn, job_of, take_any_graph
 from simulated import World
 from streamjoin.controlplane.driver import Driver
 from streamjoin.results import archive
@@ -46,7 +46,8 @@ def run_random(suite: str, seed: int) -> World:
         if driver.checkpoint.epoch >= 0:
             history[driver.checkpoint.epoch] = driver.checkpoint.input.records
 
-    with world.begun():
+    with world.begun(), pytest.MonkeyPatch.context() as patch:
+        take_any_graph(patch, random.Random(f"graphs of {seed}"), counts)
         world.run(elastic(job_of(case, world.root, counts)), case.inputs, between)
         check_output(case, world.root, f"{suite}, seed {seed}: {case}", counts, history)
     return world
