@@ -3,7 +3,7 @@
 All ways count the results of the same Parquet files on two cores, in turns, warm; they must agree. The time of ``join`` has its samples and
 its planning in it. *By hand* is the usual idiom: bins of one width, with copies of one side's rows (of both sides, for intervals) and the
 condition as a filter; the best of the widths 1, 3, 10 and 30 times the band (intervals: the mean length) counts. DuckDB and Polars get the
-condition as it is.
+condition as it is, in processes of their own; a cell is empty where one was ended after 100 s.
 
     python tests/bench/bench_spark_join.py [--rows 100000,1000000] [--runs 3] [--only band,intervals] [--own band] [--quick]
 """
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import TimeoutError, get_context  # noqa: A004 - of its pools
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,39 @@ def polars_count(paths: list[str], workload: Workload, far: float) -> int:
     return int(left.join_where(right, *where).select(pl.len()).collect().item())
 
 
+def duckdb_count(paths: list[str], workload: Workload, far: float) -> int:
+    with duckdb.connect(config={"threads": 2}) as engine:
+        query = f"SELECT count(*) FROM '{paths[0]}' l, '{paths[1]}' r WHERE {workload.condition.format(far=repr(far))}"
+        return int(engine.sql(query).fetchall()[0][0])
+
+
 def timed(what: Callable[[], int]) -> tuple[float, int]:
     before = time.perf_counter()
     found = what()
     return time.perf_counter() - before, found
+
+
+def in_child(count: Callable[[list[str], Workload, float], int], paths: list[str], name: str, far: float) -> tuple[float, int]:
+    return timed(lambda: count(paths, WORKLOADS[name], far))
+
+
+class Engine:
+    """Another engine, in a process of its own, which can be ended: some take hours for what others do in a second."""
+
+    def __init__(self, count: Callable[[list[str], Workload, float], int], *given: Any) -> None:
+        self._given = (count, *given)
+        self._process = get_context("spawn").Pool(1)
+
+    def timed(self) -> tuple[float, int | None]:
+        """Seconds, and how many pairs; None: it was ended."""
+        try:
+            return self._process.apply_async(in_child, self._given).get(PATIENCE_SECONDS)
+        except TimeoutError:
+            self.close()
+            return PATIENCE_SECONDS, None
+
+    def close(self) -> None:
+        self._process.terminate()
 
 
 def measured(name: str, rows: int, arguments: Any, session: Any, root: Path) -> list[str]:
@@ -130,23 +160,23 @@ def measured(name: str, rows: int, arguments: Any, session: Any, root: Path) -> 
         paths.append(str(root / f"{name.split(maxsplit=1)[0]}-{rows}-{side}.parquet"))
         pq.write_table(pa.table(columns), paths[-1], row_group_size=max(1000, rows // 8))
     left, right = (session.read.parquet(path) for path in paths)
-    engine = duckdb.connect(config={"threads": 2})
-    ways: dict[str, Callable[[], int]] = {"join": lambda: int(join(left.alias("l"), right.alias("r"), condition).count())}
+    engines = {"DuckDB": Engine(duckdb_count, paths, name, far), "Polars": Engine(polars_count, paths, name, far)}
+    ways: dict[str, Callable[[], tuple[float, int | None]]] = {way: engine.timed for way, engine in engines.items()}
+    ways["join"] = lambda: timed(lambda: int(join(left.alias("l"), right.alias("r"), condition).count()))
     for times in WIDTHS:
-        ways[f"by hand {times}"] = lambda times=times: int(by_hand(left, right, workload, condition, times, rows).count())
-    query = f"SELECT count(*) FROM '{paths[0]}' l, '{paths[1]}' r WHERE {condition}"
-    ways["DuckDB"] = lambda: int(engine.sql(query).fetchall()[0][0])
-    ways["Polars"] = lambda: polars_count(paths, workload, far)
+        ways[f"by hand {times}"] = lambda times=times: timed(lambda: int(by_hand(left, right, workload, condition, times, rows).count()))
     seconds, counts = {way: [] for way in ways}, set()
     for turn in range(arguments.runs + 1):
         for way, do in list(ways.items()):
-            taken, found = timed(do)
-            counts.add(found)
-            if turn:
-                seconds[way].append(taken)
-            elif taken > PATIENCE_SECONDS and way != "join":
-                seconds[way].append(taken)
+            taken, found = do()
+            if found is None:
                 del ways[way]
+            else:
+                counts.add(found)
+                if turn:
+                    seconds[way].append(taken)
+    for engine in engines.values():
+        engine.close()
     assert len(counts) == 1, counts
     if name in arguments.own.split(",") and rows <= 100_000:
         from pyspark.sql import functions as F  # noqa: N812
