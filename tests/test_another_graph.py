@@ -14,7 +14,7 @@ import pytest
 
 from harness import SECOND, START, Input, driver_for, make_job, output_of
 from streamjoin.controlplane.driver import Driver
-from streamjoin.elastic.another_graph import BYTES_PER_SECOND, WITHIN_SECONDS, better_graph, is_worth_a_look
+from streamjoin.elastic.another_graph import BYTES_PER_SECOND, MOST_SECONDS, WITHIN_SECONDS, better_graph, is_worth_a_look
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.path_plans import Flowing, PathPlan
 from streamjoin.elastic.rounds import Exchange, Pace
@@ -107,7 +107,7 @@ def test_a_join_is_laid_by_the_graph_whose_edges_tell_its_tuples_apart(drivers: 
 @pytest.mark.usefixtures("quickly")
 def test_a_join_that_stays_as_it_was_is_looked_at_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
-    monkeypatch.setattr("streamjoin.controlplane.graphs.is_worth_a_look", lambda graph, flowing, ways: looks.append(1.0) or False)
+    monkeypatch.setattr("streamjoin.controlplane.graphs.is_worth_a_look", lambda graph, flowing, ways, nbytes: looks.append(1.0) or False)
     joined(tmp_path, three_streams(np.random.default_rng(8)), [], 1)
     assert len(looks) == 2  # after 5 s, and 10 s later; not after 20 s more
 
@@ -134,7 +134,11 @@ def test_another_graph_is_taken_where_it_clearly_saves_more_than_the_change_take
     assert (None if better is None else better.graph) == (None if taken is None else rest[taken])
 
 
-def test_a_join_that_looks_at_few_pairs_is_not_worth_a_look() -> None:
+@pytest.mark.parametrize(
+    ("rate", "selectivity", "nbytes", "worth"),
+    [(1e3, 1e-2, 1e6, True), (10.0, 1e-4, 1e6, False), (1e3, 1e-2, 2 * MOST_SECONDS * BYTES_PER_SECOND, False)],
+)
+def test_a_join_with_few_pairs_or_much_to_lay_is_not_worth_a_look(rate: float, selectivity: float, nbytes: float, worth: bool) -> None:
     ways = tuple(PathPlan(next(GRAPHS[0].orders(head))) for head in range(3))
-    assert is_worth_a_look(GRAPHS[0], Flowing([1_000.0] * 3, [1e4] * 3, [24.0] * 3, [16.0] * 3, [1e-2, 1e-2]), ways)
-    assert not is_worth_a_look(GRAPHS[0], Flowing([10.0] * 3, [1e4] * 3, [24.0] * 3, [16.0] * 3, [1e-4, 1e-4]), ways)
+    flowing = Flowing([rate] * 3, [1e4] * 3, [24.0] * 3, [16.0] * 3, [selectivity] * 2)
+    assert is_worth_a_look(GRAPHS[0], flowing, ways, nbytes) is worth

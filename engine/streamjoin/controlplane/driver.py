@@ -342,7 +342,8 @@ class Driver:
         self._phase("lay")
         self._garbage.has_leftovers = True
         prefix = attempt_prefix(self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
-        deployed = laid(self.job, self.checkpoint, placed, graph, self._storage, self._config, prefix, self.scheme.tasks)
+        parts = self.job, self.checkpoint, placed, graph, self._storage, self._config, prefix, self.scheme.tasks
+        deployed = laid(*parts, lambda: self.progress.enter(self.checkpoint.epoch, "lay"))
         if deployed is None:
             return False
         self._commits.settle(deployed.checkpoint)

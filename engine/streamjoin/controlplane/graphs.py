@@ -21,7 +21,6 @@ from streamjoin.language.choice import shares
 from streamjoin.language.graph import JoinGraph
 from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.predicate import KeyExpression, seeded
-from streamjoin.scheme.models import HANDSHAKE
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import Storage
 
@@ -43,18 +42,18 @@ class Graphs:
         in which samples of what is held are read. Raises StorageError."""
         if self._looked_at is None:
             self._looked_at = now
-        if not job.multiway or job.model == HANDSHAKE or 0 <= now - self._looked_at < self._pause:
+        if not job.multiway or 0 <= now - self._looked_at < self._pause:
             return None
         self._looked_at, self._pause = now, min(2 * self._pause, MOST_LOOK_SECONDS)
         for placed, flowing, own in flowing_of(job.multiway, checkpoint):
             graphs = graphs_of(job, placed)
-            if not graphs or not is_worth_a_look(placed.graph, flowing, checkpoint.plan.path_plans[own]):
+            held = sum(block.nbytes for block in checkpoint.state.blocks if block.place in placed.places)
+            if not graphs or not is_worth_a_look(placed.graph, flowing, checkpoint.plan.path_plans[own], held):
                 continue
             keys_of = _sampler(job, checkpoint, placed, storage)
             present, *others = [
                 (graph, shares(graph, [keys_of(place.stream, place.key) for place in graph.places])) for graph in (placed.graph, *graphs)
             ]
-            held = sum(block.nbytes for block in checkpoint.state.blocks if block.place in placed.places)
             if (better := better_graph(present, others, flowing, held)) is not None:
                 return placed, better
         return None

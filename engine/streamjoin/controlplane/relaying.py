@@ -41,29 +41,32 @@ def laid(
     config_of: Callable[[Job], Config],
     prefix: str,
     workers: int,
+    moved: Callable[[], None],
 ) -> Deployed | None:
     """The checkpoint where a join lies by another of its graphs, with the new blocks, which are written, and a plan for at most so many
-    workers; None: the model, or the workers' room, does not allow it. ``prefix``: of the blocks' names.
+    workers; None: the model, or the workers' room, does not allow it. ``prefix``: of the blocks' names; ``moved`` is called after each.
 
     O(tuples log tuples). Raises StorageError.
     """
     found = by_graph(job, checkpoint, placed, graph)
     if found is None:
         return None
-    lying, moved, was = found
+    lying, after, was = found
     fullest, more = max(utilization(job, checkpoint).values(), default=0.0), len(was) / len(placed.places)
     if more > 1 and fullest * more >= job.tau2:
         return None
     held = [block for block in checkpoint.state.blocks if not block.is_expired(checkpoint.state.expired)]
-    blocks = (*moved.state.blocks, *rekeyed(storage, held, config_of(lying), was, prefix))
-    deployed = for_held(lying, replace(moved, state=replace(moved.state, blocks=blocks)), storage, workers)
+    blocks = (*after.state.blocks, *rekeyed(storage, held, config_of(lying), was, prefix, moved))
+    deployed = for_held(lying, replace(after, state=replace(after.state, blocks=blocks)), storage, workers)
     return deployed if Scheme.from_json(deployed.checkpoint.plan.scheme).tasks <= workers else None
 
 
-def rekeyed(storage: Storage, blocks: Sequence[Block], config: Config, was: Mapping[int, int], prefix: str) -> tuple[Block, ...]:
+def rekeyed(
+    storage: Storage, blocks: Sequence[Block], config: Config, was: Mapping[int, int], prefix: str, moved: Callable[[], None]
+) -> tuple[Block, ...]:
     """Write the tuples of these blocks by the keys of other places; the new blocks.
 
-    ``was``: for each place of ``config`` that is to be filled, the place that its stream's tuples are in. ``prefix``: of the blocks' names.
+    ``was``: for each place of ``config`` that is to be filled, the place that its stream's tuples are in. The others are as of ``laid``.
     A tuple that lacks a key of any of these places can match nothing, and is in none. O(tuples log tuples). Memory: ``MOST_BYTES``, or one
     block, four times. Raises StorageError.
     """
@@ -88,6 +91,7 @@ def rekeyed(storage: Storage, blocks: Sequence[Block], config: Config, was: Mapp
                 # Of no area, and of an older plan: so it is read, cut and merged as what another plan has left.
                 of_plan = {"place": place, "generation": 0, "area": -1}
                 made.append(describe(tuples, name=name, **of_plan, nbytes=data.size, parts=parts, checks=checks_of(data, parts)))
+                moved()
     return tuple(made)
 
 

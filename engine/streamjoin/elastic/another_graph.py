@@ -23,6 +23,8 @@ WITHIN_SECONDS = 600.0
 """And only where it saves within this time what laying all tuples anew takes."""
 BYTES_PER_SECOND = 5e7
 """Read, sorted and written again."""
+MOST_SECONDS = 30.0
+"""The join stands still meanwhile, so that may take no longer."""
 MOST_PRICED = 3
 """Of many graphs, those whose edges admit least are priced."""
 
@@ -47,8 +49,11 @@ class _Price:
     """Looked at, each second."""
 
 
-def is_worth_a_look(graph: JoinGraph, flowing: Flowing, path_plans: PathPlans) -> bool:
-    """Whether the present ways look at so many pairs that others may save some. O(streams³)."""
+def is_worth_a_look(graph: JoinGraph, flowing: Flowing, path_plans: PathPlans, nbytes: float) -> bool:
+    """Whether the present ways look at so many pairs that others may save some, and what is held can be laid anew. ``nbytes``: of that.
+    O(streams³)."""
+    if nbytes > MOST_SECONDS * BYTES_PER_SECOND:
+        return False
     return sum(priced(graph, flowing, head, path_plan).pairs for head, path_plan in enumerate(path_plans)) >= LEAST_PAIRS
 
 
