@@ -14,15 +14,18 @@ import pytest
 import yaml
 
 import http_stub
-from apiserver import ApiError, ApiServer, program
+from apiserver import ROOT, ApiError, ApiServer, program
 from fault_proxy import FaultProxy
 from operator_cluster import PATHS, SERVICE_ACCOUNT, STREAMJOINS, Cluster
 from operator_parts import Object, streamjoin
 from scaled_join import ScaledJoin, ScaledServer
-from streamjoin_operator import names, plugin
+from streamjoin.serve.queries import QUERIES, QUERY
+from streamjoin_operator import children, names, plugin
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.children import ledger as ledger_map
+from streamjoin_operator.derived import derive
 from streamjoin_operator.resource import Resource
+from streamjoin_operator.settings import Settings
 from waiting import wait_for
 
 pytestmark = pytest.mark.apiserver
@@ -203,6 +206,26 @@ def test_query_servers_come_are_told_of_and_go(cluster: Cluster) -> None:
         wait_for("its token alone is left", lambda: named() == {"Secret"})
         wait_for("it is told no more", lambda: "queries" not in cluster.status())
         assert cluster.child("Deployment")["metadata"]["generation"] == generation, "no restart of the driver"
+
+
+def test_the_examples_of_ways_from_outside_lead_to_query_servers(cluster: Cluster) -> None:
+    examples = ROOT / "examples/kubernetes"
+    join, ingress, route = (yaml.safe_load((examples / name).read_text()) for name in ("generator.yaml", "ingress.yaml", "httproute.yaml"))
+    join = join | {"metadata": {"namespace": "default", "uid": "", **join["metadata"]}, "spec": join["spec"] | {"queries": {"replicas": 2}}}
+    manifest = derive(join).manifest
+    assert manifest is not None
+    _, service, *_ = children.query_servers(Resource.of(join), manifest, Settings(), "")
+    (port,) = service["spec"]["ports"]
+    known = service["metadata"]["name"], port["name"], port["port"]
+    paths = [path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]]
+    assert {path["path"] for path in paths} == {QUERY, QUERIES.rstrip("/")}
+    assert all(path["backend"] == {"service": {"name": known[0], "port": {"name": known[1]}}} for path in paths)
+    [rule] = route["spec"]["rules"]
+    assert [match["path"]["value"] for match in rule["matches"]] == [path["path"] for path in paths]
+    assert rule["backendRefs"] == [{"name": known[0], "port": known[2]}]
+    ingress["metadata"]["namespace"] = cluster.namespace
+    made = f"/apis/networking.k8s.io/v1/namespaces/{cluster.namespace}/ingresses"
+    assert cluster.admin.create(made, ingress, fieldValidation="Strict", dryRun="All")["spec"] == ingress["spec"]
 
 
 def test_suspend_resume_and_the_plugin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
