@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -338,9 +339,20 @@ def test_a_run_joins_what_spark_reads_and_writes_and_goes_on_from_there(form: st
         assert sorted(found) == [(number, number) for number in range(last)]
 
 
+def repository_of(jars: Path, root: Path) -> str:
+    """The address of a Maven repository with PostgreSQL's jar among these, as ``example:jdbc:1.0``."""
+    (jar,) = jars.glob("postgresql-*.jar")
+    folder = root / "example/jdbc/1.0"
+    folder.mkdir(parents=True)
+    shutil.copy(jar, folder / "jdbc-1.0.jar")
+    names = "<groupId>example</groupId><artifactId>jdbc</artifactId><version>1.0</version>"
+    (folder / "jdbc-1.0.pom").write_text(f"<project><modelVersion>4.0.0</modelVersion>{names}</project>")
+    return root.as_uri()
+
+
 @pytest.mark.spark
 @pytest.mark.postgres
-def test_tables_of_postgresql_are_read_and_written_through_jdbc(tmp_path: Path) -> None:
+def test_tables_of_postgresql_are_read_and_written_through_jdbc_from_a_package(tmp_path: Path) -> None:
     """What is there is read once, and a run that begins again writes nothing again."""
     try:
         driver = libraries("postgresql-jdbc", "org.postgresql", "postgresql", "42.7.4")
@@ -360,7 +372,8 @@ def test_tables_of_postgresql_are_read_and_written_through_jdbc(tmp_path: Path) 
         url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
         options = {"url": url, "driver": "org.postgresql.Driver", "user": f"file:{tmp_path}/user"}
         trades = {"format": "jdbc", "options": options | {"dbtable": "trades"}, "streaming": False}
-        manifest = manifest_of(tmp_path, trades, quotes, spark={"conf": {"spark.jars": ",".join(map(str, driver.glob("*.jar")))}})
+        packages = {"packages": ["example:jdbc:1.0"], "repositories": [repository_of(driver, tmp_path / "repository")]}
+        manifest = manifest_of(tmp_path, trades, quotes, spark=packages)
         sink = {"format": "jdbc", "options": options | {"dbtable": "near"}, "streaming": False}
         manifest["spec"]["joins"][0]["output"]["sink"] = {"spark": sink}
         for _ in range(2):
