@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
 LEVEL, FORMAT, ABOUT = "STREAMJOIN_LOG_LEVEL", "STREAMJOIN_LOG_FORMAT", "STREAMJOIN_LOG_ABOUT"
@@ -23,6 +24,12 @@ LEVEL, FORMAT, ABOUT = "STREAMJOIN_LOG_LEVEL", "STREAMJOIN_LOG_FORMAT", "STREAMJ
 SENTENCE = "streamjoin: "
 """Before the sentence with which a program ends that has failed."""
 _TEXT = re.compile(r"\S+Z [A-Z]+ \S+ (?:\[[^]]*/[^]]*\] )?(.*)")
+
+
+def trace_path(log_directory: Path) -> Path:
+    """The file with the trace of what failed; its directory is made. Raises OSError."""
+    log_directory.mkdir(parents=True, exist_ok=True)
+    return log_directory / "failure.txt"
 
 
 def fields_of(record: logging.LogRecord, error: str = "") -> dict[str, Any]:

@@ -6,6 +6,8 @@ import logging
 from enum import IntEnum
 from pathlib import Path
 
+from streamjoin.logs import trace_path
+
 _log = logging.getLogger("streamjoin")
 LONGEST = 600
 """A sentence is cut here; the trace has the rest."""
@@ -102,10 +104,9 @@ def stalled(sentence: str, trace: str) -> Failure:
 
 def _kept(trace: str, log_directory: Path) -> str:
     _log.error("the run has failed", extra={"fields": {"error": trace}})
-    path = log_directory / "failure.txt"
     try:
-        log_directory.mkdir(parents=True, exist_ok=True)
+        path = trace_path(log_directory)
         path.write_text(trace)
     except OSError as error:
-        return f"its trace could not be written to {path}: {error.strerror}"
+        return f"its trace could not be written to {log_directory}: {error.strerror}"
     return f"trace: {path}"

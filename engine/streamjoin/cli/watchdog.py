@@ -15,6 +15,7 @@ from typing import NoReturn
 from streamjoin.cli.exits import Exit, stalled
 from streamjoin.cli.poller import Poller
 from streamjoin.epoch.progress import Activity
+from streamjoin.logs import trace_path
 
 BEATS = 5
 """How often in a row it must be overdue: a process that slept finds all its deadlines over when it wakes, and then goes on at once."""
@@ -48,11 +49,10 @@ def end_process(activity: Activity, log_directory: Path) -> NoReturn:
 
 def trace_of_threads(log_directory: Path) -> str:
     """Write to a file what each thread is doing. Returns words that say where the file is."""
-    path = log_directory / "failure.txt"
     try:
-        log_directory.mkdir(parents=True, exist_ok=True)
+        path = trace_path(log_directory)
         with open(path, "w", encoding="utf-8") as file:
             faulthandler.dump_traceback(file)
     except OSError as error:
-        return f"its trace could not be written to {path}: {error.strerror}"
+        return f"its trace could not be written to {log_directory}: {error.strerror}"
     return f"trace: {path}"

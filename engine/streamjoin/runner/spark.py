@@ -30,7 +30,7 @@ from typing import Any
 from streamjoin.elastic.deployment import executors_for
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
-from streamjoin.logs import Style
+from streamjoin.logs import Style, trace_path
 from streamjoin.runner import host
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, make_later, shared
@@ -273,9 +273,8 @@ class SparkRunner:
 
     def _failure(self, what: str, error: Exception) -> EpochFailed:
         trace = f"{error}"
-        self._settings.log_directory.mkdir(parents=True, exist_ok=True)
         _log.warning("%s", what, extra={"fields": {"error": trace}})
-        path = self._settings.log_directory / "failure.txt"
+        path = trace_path(self._settings.log_directory)
         path.write_text(trace)
         ended = java_ended(self._settings)
         return EpochFailed(f"{what}: {ended or cause_of(trace)} (trace: {path})", trace, permanent=ended is not None)
