@@ -19,7 +19,7 @@ from streamjoin_operator.derived import derive
 from streamjoin_operator.driver_files import files_of
 from streamjoin_operator.memory import MIB
 from streamjoin_operator.pod_templates import executor_resources
-from streamjoin_operator.resizing import Decision, Way, asks_for, decide, progress
+from streamjoin_operator.resizing import Decision, Way, asks_for, decide, lacks, progress
 
 WORKERS: Object = {"min": 1, "max": 8, "capacityTuples": 1000, "resources": {"cpu": "1", "memory": "1536Mi"}}
 LARGER: Object = {"workers": {"resources": {"cpu": "1500m", "memory": "2Gi"}}}
@@ -103,6 +103,18 @@ class TestHowFarKubeletsAre:
         )
         assert (found.lacking, found.infeasible) == (3, None)
         assert progress([later, never], SIZE).infeasible == f"pod c: PodResizePending: Infeasible: {NO_ROOM}"
+
+    def test_more_memory_than_is_wanted_is_left_as_it_is_and_so_is_what_a_kubelet_says_of_it(self) -> None:
+        """Of executors that are all given more, some may not get it (``enlarge_step``)."""
+        more = {"requests": {"cpu": "1500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
+        cores = {**more, "requests": {"cpu": "2", "memory": "3Gi"}}
+        never = told("PodResizePending", "Infeasible", NO_ROOM)
+        enough = [executor(more, more), executor(more, SIZE, never), executor(more)]
+        assert not any(lacks(pod, SIZE) for pod in enough)
+        assert (progress(enough, SIZE).lacking, progress(enough, SIZE).infeasible) == (0, None)
+        assert all(lacks(pod, SIZE) for pod in (executor(more, BEFORE, never), executor(cores, cores), executor(BEFORE)))
+        assert not lacks(executor(SIZE, BEFORE), SIZE), "it is asked for"
+        assert lacks(executor(cores, SIZE), SIZE), "and so are cores that are not wanted any more"
 
 
 @pytest.fixture

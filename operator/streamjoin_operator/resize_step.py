@@ -23,7 +23,7 @@ from streamjoin_operator.pod_trouble import LONGEST, Trouble, has_ended, living_
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Reconciliation, Verdict
-from streamjoin_operator.resizing import Decision, Way, asks_for, decide, progress, resources_of
+from streamjoin_operator.resizing import Decision, Progress, Way, decide, lacks, progress, resources_of
 from streamjoin_operator.window_step import running_job
 
 
@@ -75,7 +75,7 @@ class ResizeStep:
         if decision.way is not Way.RESIZE:
             return decision
         sizes = executor_resources(reconciliation.manifest.spec.workers)
-        pod = next((pod for pod in await self._executors(reconciliation) if not asks_for(pod, sizes)), None)
+        pod = next((pod for pod in await self._executors(reconciliation) if lacks(pod, sizes)), None)
         if pod is not None:
             try:
                 await self._ports.api.try_to_resize(pod, names.EXECUTOR, sizes)
@@ -95,8 +95,7 @@ class ResizeStep:
             return PROCEED
         wanted, workers = resources_of(record), Workers.model_validate(record["spec"].get("workers") or {})
         sizes = executor_resources(workers)
-        pods, refused = await self._resize(await self._executors(reconciliation), sizes)
-        found = progress(pods, sizes)
+        found, refused = await self.toward(reconciliation, sizes)
         before = memo.resized, memo.unresizable and memo.unresizable[0]
         memo.resized = memo.resized if found.lacking else wanted
         refused = refused or found.infeasible
@@ -112,19 +111,19 @@ class ResizeStep:
             reconciliation.resize_trouble = Trouble(Reason.ResizeHeld, reconciliation.resizing) if said else None
         return PROCEED
 
-    async def _resize(self, pods: list[Object], sizes: Object) -> tuple[list[Object], str | None]:
-        """The pods as they are then, and what the API server says of the first that it refuses."""
+    async def toward(self, reconciliation: Reconciliation, sizes: Object) -> tuple[Progress, str | None]:
+        """Resize the executors that lack it: how far they are then, and what the API server says of the first that it refuses."""
         found, refused = [], None
-        for pod in pods:
+        for pod in await self._executors(reconciliation):
             try:
-                found.append(pod if asks_for(pod, sizes) else await self._ports.api.resize(pod, names.EXECUTOR, sizes))
+                found.append(await self._ports.api.resize(pod, names.EXECUTOR, sizes) if lacks(pod, sizes) else pod)
             except ApiError as error:
                 if error.refuses_object:
                     refused = refused or _refusal(pod, error)
                 elif error.status not in (404, 409):  # it has ended, or somebody else was quicker
                     raise
                 found.append(pod)
-        return found, refused
+        return progress(found, sizes), refused
 
     async def _executors(self, reconciliation: Reconciliation) -> list[Object]:
         """Those that have not ended, and are not to."""

@@ -20,6 +20,8 @@ from streamjoin_operator import names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.pod_trouble import condition_of
 
+NOT_SERVED = "the API server has no pods/resize, which Kubernetes has from 1.33 on"
+
 
 class Way(Enum):
     """What a change of the resources takes."""
@@ -48,7 +50,7 @@ def decide(before: Resources, after: Resources, *, is_served: bool = True, refus
     if before == after:
         return Decision(Way.NOTHING)
     if not is_served:
-        return Decision(Way.RESTART, "the API server has no pods/resize, which Kubernetes has from 1.33 on")
+        return Decision(Way.RESTART, NOT_SERVED)
     if after.memory < before.memory:
         lowered = f"memory is lowered from {before.memory} to {after.memory}"
         return Decision(Way.RESTART, f"{lowered}, which workers may have filled, and kubelets may refuse")
@@ -86,11 +88,24 @@ def asks_for(pod: Object, wanted: Object) -> bool:
     return _has(_executor(pod["spec"].get("containers")), wanted)
 
 
-def _is_done(pod: Object, wanted: Object) -> bool:
+def lacks(pod: Object, wanted: Object) -> bool:
+    """Whether the executor is to be asked for it. One with more memory keeps that, which is never lowered while it runs: it was given it
+    together with others that could not be (``enlarge_step``)."""
+    keeps = all(_has(container, wanted, or_more=True) for container in (_executor(pod["spec"].get("containers")), _own(pod)))
+    return not keeps and not asks_for(pod, wanted)
+
+
+def _own(pod: Object) -> Object:
     """A container that has yet to start will start with what it asks for; one that runs has what its kubelet says."""
-    status = pod.get("status") or {}
-    runs = _executor(status.get("containerStatuses"))
-    return asks_for(pod, wanted) and ("running" not in (runs.get("state") or {}) or _has(runs, wanted)) and not _told(pod)[0]
+    runs = _executor((pod.get("status") or {}).get("containerStatuses"))
+    return runs if "running" in (runs.get("state") or {}) else _executor(pod["spec"].get("containers"))
+
+
+def _is_done(pod: Object, wanted: Object) -> bool:
+    """What its kubelet says of another size than this does not matter."""
+    if asks_for(pod, wanted):
+        return _has(_own(pod), wanted) and not _told(pod)[0]
+    return not lacks(pod, wanted)
 
 
 def _told(pod: Object) -> tuple[str, str]:
@@ -106,13 +121,18 @@ def _executor(containers: Sequence[Object] | None) -> Object:
     return next((each for each in containers or () if each["name"] == names.EXECUTOR), {})
 
 
-def _has(container: Object, wanted: Object) -> bool:
+def _has(container: Object, wanted: Object, *, or_more: bool = False) -> bool:
+    """``or_more``: of memory."""
     resources = container.get("resources") or {}
     return all(
-        _amount(name, (resources.get(kind) or {}).get(name)) == _amount(name, text)
+        _fits(_amount(name, (resources.get(kind) or {}).get(name)), _amount(name, text), or_more=or_more)
         for kind, amounts in wanted.items()
         for name, text in amounts.items()
     )
+
+
+def _fits(has: Cpu | Memory | None, wanted: Cpu | Memory | None, *, or_more: bool) -> bool:
+    return has == wanted or (or_more and isinstance(has, Memory) and isinstance(wanted, Memory) and has > wanted)
 
 
 def _amount(name: str, text: object) -> Cpu | Memory | None:
