@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import http_stub
+from streamjoin.elastic.vertical import Enlarged
 from streamjoin_operator import derived, reconcile
 
 Object = dict[str, Any]
@@ -95,14 +96,14 @@ def trial_status(pod: Object, container: str = "driver", state: Object | None = 
 @contextmanager
 def parsed_once(*also: Any) -> Iterator[None]:
     """What follows from a manifest is pure, and takes most of the time of thousands of reconciles. ``also``: modules that import it."""
-    known: dict[str, derived.Derived] = {}
+    known: dict[Any, derived.Derived] = {}
     original = derived.derive
 
-    def derive(body: Object) -> derived.Derived:
-        text = json.dumps(body["spec"], sort_keys=True)
-        if text not in known:
-            known[text] = original(body)
-        return known[text]
+    def derive(body: Object, enlarged: Enlarged | None = None) -> derived.Derived:
+        source = json.dumps(body["spec"], sort_keys=True), enlarged
+        if source not in known:
+            known[source] = original(body, enlarged)
+        return known[source]
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (reconcile, *also):

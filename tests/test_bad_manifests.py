@@ -477,6 +477,27 @@ CASES = [
         also=('shedding: {model: linear, base: "0.1"}', 'shedding: {model: "off"}'),
     ),
     bad(
+        "more memory beside a capacity",
+        "scaling: {mode: Enforce,",
+        "scaling: {mode: Enforce, vertical: Enforce,",
+        'spec.scaling.vertical: "Enforce" needs a capacity that follows from the memory; remove workers.capacity and'
+        ' workers.capacityTuples, or set "Off"',
+        also=("max: 6,", "max: 6, maxMemory: 8Gi,"),
+    ),
+    bad(
+        "more memory without a most",
+        "scaling: {mode: Enforce,",
+        "scaling: {mode: Enforce, vertical: Recommend,",
+        'spec.scaling.vertical: "Recommend" needs the most memory that a worker may get; give workers.maxMemory, such as 8Gi, or set "Off"',
+        also=("capacityTuples: 1000, ", ""),
+    ),
+    bad(
+        "a most memory that is no more",
+        "max: 6,",
+        "max: 6, maxMemory: 2Gi,",
+        'spec.workers.maxMemory: "2Gi" must be above resources.memory, which is what every worker gets; raise it, or remove it',
+    ),
+    bad(
         "a budget without an inner join",
         "tau2: 0.8",
         "tau2: 0.8, budget: {completeness: 99.9 %}",

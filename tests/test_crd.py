@@ -92,6 +92,8 @@ SINK = "sink: {files: {path: out/matches, format: parquet}}"
 CONDITION = 'condition: "abs(orders.amount - payments.amount) <= 0.01 AND orders.currency = payments.currency"'
 WORKERS = 'workers: {min: 2, max: 6, capacityTuples: 1000, resources: {cpu: "1", memory: 2Gi}}'
 SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
+VERTICAL = "mode: Enforce", "mode: Enforce, vertical: Recommend"
+LARGER = GOOD.replace("max: 6,", "max: 6, maxMemory: 16Gi,")
 CHECKPOINT = "checkpoint: {location: out/state}"
 MORE = """
     - name: unpaid
@@ -129,6 +131,8 @@ ACCEPTED = [
     accepted("rows", (WINDOW, "window: {rows: 1000}")),
     accepted("a capacity in bytes", ("capacityTuples: 1000", "capacity: 512Mi")),
     accepted("no capacity", ("capacityTuples: 1000, ", "")),
+    accepted("more memory", ("capacityTuples: 1000", "maxMemory: 16Gi"), ("mode: Enforce", "mode: Enforce, vertical: Enforce")),
+    accepted("more memory in words of its own", ("capacityTuples: 1000", "maxMemory: 2147483649")),
     accepted("unbounded", (WINDOW, "window: {unbounded: true}")),
     accepted("not unbounded", (WINDOW, "window: {within: 1d, unbounded: false}")),
     accepted("a slide as long as the window, in other units", (WINDOW, "window: {within: 1h, slide: 60m}")),
@@ -435,6 +439,9 @@ REFUSED = [
     ),
     refused("an unknown model", "model: adsp", "model: magic", "spec.scheme.model", "Unsupported value"),
     refused("min above max", "min: 2, max: 6", "min: 7, max: 6", "spec.workers.min", "must be at most max"),
+    refused("most memory that is no more", "max: 6,", "max: 6, maxMemory: 2048Mi,", "spec.workers.maxMemory", "above resources.memory"),
+    refused("more memory and a capacity", *VERTICAL, "spec.scaling.vertical", "remove workers.capacity", good=LARGER),
+    refused("any more memory", *VERTICAL, "spec.scaling.vertical", "give workers.maxMemory", good=LARGER.replace("maxMemory: 16Gi,", "")),
     refused("two capacities", "capacityTuples: 1000", "capacityTuples: 1000, capacity: 1Gi", "spec.workers.capacity", "keep one"),
     refused("next to no capacity", "capacityTuples: 1000", "capacity: 1", "spec.workers.capacity", "must be at least 1Ki and at most 16Ti"),
     refused("no workers", "min: 2, max: 6", "min: 0, max: 6", "spec.workers.min", "greater than or equal to 1"),
@@ -711,6 +718,7 @@ def test_defaults_are_filled_in_as_the_models_have_them(defined: ApiServer, join
         "floor": "min",
         "quiet": [],
         "policy": "predictive",
+        "vertical": "Off",
         "maxPerHour": 20,
         "whenFull": "backpressure",
         "tau0": 0.2,

@@ -860,6 +860,7 @@ def test_settings_are_those_of_the_manifest() -> None:
         Rule.REPLAN: Mode.RECOMMEND,
         Rule.KEEP_UP: Mode.ENFORCE,
         Rule.SHED: Mode.ENFORCE,
+        Rule.VERTICAL: Mode.OFF,
     }
 
 

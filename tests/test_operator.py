@@ -88,6 +88,7 @@ class TestChanges:
             ("scaling.stabilization", "1m", Class.RESTART),
             ("scaling.quiet", [{"start": "08:00", "end": "18:00"}], Class.IGNORED),
             ("scaling.maxPerHour", 4, Class.IGNORED),
+            ("workers.maxMemory", "8Gi", Class.IGNORED),
             ("operatorClass", "blue", Class.IGNORED),
             ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
             ("queries", {"replicas": 2, "flight": True}, Class.IGNORED),

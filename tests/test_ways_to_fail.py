@@ -106,12 +106,15 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         *("Applying", "NothingRefused", "Resizing"),
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
+        *("Enlarging", "Enlarged"),
         *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited", "SuspendedWhenIdle", "SuspendedBySchedule", "Woken"),
         *("FirstPlan", "PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {
         # tests/test_autoscale.py; and of measurements tests/test_prometheus_client.py
         "ScalingFailed",
+        # tests/test_enlarging.py
+        "EnlargingFailed",
         # tests/test_operator_trial.py and test_definition.py
         *("NewTemplateFails", "DefinitionOlder"),
         # tests/test_operator_reconcile.py; nothing from outside makes the operator itself fail, and the API server refuses the other change

@@ -14,6 +14,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.planner import Planned, make_plan
 from streamjoin.elastic.settings import LEAST_INTERVAL_SECONDS, Settings
+from streamjoin.elastic.vertical import Headroom
 from streamjoin.job import Job
 from streamjoin.language.layout import PlacedGraph
 from streamjoin.language.predicate import MainPredicate
@@ -174,6 +175,22 @@ def forecast_for(
 def scaling_settings(job: Job, first_workers: int = 0) -> Settings:
     """By what the job is scaled; ``first_workers``: of its first plan, 0 where that is not known."""
     return Settings.of(job.manifest.spec, first_workers, capacity_tuples=job.capacity_tuples, window_seconds=window_seconds(job))
+
+
+def headroom_of(job: Job, most: int | None, *, given: int | None = None, unable: str = "") -> Headroom | None:
+    """How much larger workers in pods may become, with ``most`` bytes of memory. None: there is no most. ``given``: what the manifest gives
+    them, if not what they have."""
+    if most is None:
+        return None
+    return Headroom(
+        given=job.memory_bytes if given is None else given,
+        memory=job.memory_bytes,
+        most=most,
+        cores=job.cores,
+        per_executor=job.workers_per_executor,
+        arriving=job.max_tuples * max(stream.tuple_bytes for stream in job.streams),
+        unable=unable,
+    )
 
 
 def _mean(places: Sequence[int], weights: Sequence[float], held: Sequence[float] | None) -> float:

@@ -19,6 +19,7 @@ from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.ports import Progress
 from streamjoin.elastic.settings import Mode, Rule, Settings
+from streamjoin.elastic.vertical import Headroom
 from streamjoin.job import Job
 from streamjoin.scheme.statistics import Statistics
 from streamjoin.scheme.tiling import Scheme
@@ -51,6 +52,8 @@ class Scaler:
         """As they were last noted down; None: never."""
         self.must_store = False
         """Whether it is to be stored before the driver is asked for anything: the limits, or who changed them, or its owner are not."""
+        self.is_enlarging = False
+        """Whether workers were being given more memory at the last poll."""
         self.written_at = float("-inf")
         self.adopt(stored)
 
@@ -134,9 +137,10 @@ def forecast_of(plan: Mapping[str, Any], statistics: Mapping[str, Any], job: Job
     return forecast_for(job, running, known, main, shed_fraction=shed_fraction, clock=time.monotonic)
 
 
-def settings_of(job: Job, pause: str, first_workers: int = 0) -> Settings:
-    """By what the join is scaled; ``pause``: the annotation streamjoin.dev/pause-scaling."""
-    settings = scaling_settings(job, first_workers)
+def settings_of(job: Job, pause: str, first_workers: int = 0, *, vertical: str = "Off", headroom: Headroom | None = None) -> Settings:
+    """By what the join is scaled; ``pause``: the annotation streamjoin.dev/pause-scaling; ``vertical``, ``headroom``: by the newest
+    manifest, which the job may lag behind."""
+    settings = replace(scaling_settings(job, first_workers), vertical=Mode(vertical), headroom=headroom)
     paused = {rule: Mode.RECOMMEND for rule in DIRECTIONS.get(pause, ()) if settings.mode_of(rule) is Mode.ENFORCE}
     return replace(settings, rules={**settings.rules, **paused}) if paused else settings
 
@@ -144,8 +148,10 @@ def settings_of(job: Job, pause: str, first_workers: int = 0) -> Settings:
 def event_of(decision: Decision) -> Told:
     """The event of a decision to change something."""
     reasons = {Kind.ALLOCATE: Reason.Allocating, Kind.DEALLOCATE: Reason.Deallocating, Kind.REPLAN: Reason.Replanning}
-    what = f"{decision.kind.value.lower()} to {decision.target} workers: {decision.sentence}"
-    return ("Normal", reasons[decision.kind] if decision.enforced else Reason.ScalingRecommended, what)
+    reasons[Kind.ENLARGE] = Reason.Enlarging
+    to = "" if decision.kind is Kind.ENLARGE else f" to {decision.target} workers"
+    what = f"{decision.kind.value.lower()}{to}: {decision.sentence}"
+    return ("Normal", reasons[decision.kind] if decision.mode is Mode.ENFORCE else Reason.ScalingRecommended, what)
 
 
 def outcome_of(record: Record) -> Told:
@@ -153,6 +159,8 @@ def outcome_of(record: Record) -> Told:
     decision, realised = record.decision, record.realised
     assert realised is not None, "it has just been noted"
     expected = "" if decision.prediction is None else f", {decision.prediction.tau_max:.2f} was expected"
+    if decision.enlargement is not None and decision.enlarges:
+        return "Normal", Reason.Enlarged, f"{decision.enlargement.words} for each worker: tau is {realised.tau_max:.2f}{expected}"
     what = (
         f"from {decision.workers} to {decision.target} workers, plan {realised.generation}: "
         f"tau is {realised.tau_max:.2f}{expected}; {realised.moved_tuples:,.0f} tuples moved, the pause was {realised.pause_seconds:.1f} s"

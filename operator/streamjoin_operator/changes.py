@@ -77,7 +77,7 @@ def _source_rules() -> Iterator[Rule]:
 RULES = (
     _rule(r"spec\.streams\[\d+\]\.expectedRate", Class.IGNORED, "only the first deployment is planned by it"),
     _rule(
-        r"spec\.scaling\.(mode|policy|floor|scaleUpAfter|scaleDownAfter|rules|quiet|maxPerHour|prometheus)\b.*",
+        r"spec\.(scaling\.(mode|policy|floor|scaleUpAfter|scaleDownAfter|rules|vertical|quiet|maxPerHour|prometheus)|workers\.maxMemory)\b.*",
         Class.IGNORED,
         "the operator reads it at every decision",
     ),

@@ -46,16 +46,16 @@ class ChildSteps:
 
     def __init__(self, ports: Ports, seen: Seen, applier: Applier, driver_steps: DriverSteps) -> None:
         self._ports, self._seen, self._applier = ports, seen, applier
-        self._resize, self._window, self._trial = ResizeStep(ports), WindowStep(ports), TrialStep(ports, applier)
+        self.resizing, self._window, self._trial = ResizeStep(ports), WindowStep(ports), TrialStep(ports, applier)
         self.sleep = SleepStep(ports, applier, driver_steps)
         self._has_monitor: tuple[float, bool] = (float("-inf"), False)
 
     def all(self) -> tuple[Step, ...]:
         return (
             *(self.observe, self.secrets, self.hold_back, self.sleep.decide, self.access, self.token, self.claim, self.finalizer),
-            *(self._resize.consider, self._window.wait, self._trial.files, self._trial.trial),
+            *(self.resizing.consider, self._window.wait, self._trial.files, self._trial.trial),
             *(self.begin, self.network, self.budget, self.monitor, self.sleep.watch, self.driver, self.record, self._trial.done),
-            *(self.query_servers, self.prune, self.checked, self._resize.hold),
+            *(self.query_servers, self.prune, self.checked, self.resizing.hold),
         )
 
     async def observe(self, reconciliation: Reconciliation) -> Verdict:

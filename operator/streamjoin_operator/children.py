@@ -171,7 +171,9 @@ def _resized(resource: Resource, change: Change) -> Change:
     if not change.field.startswith(f"{RESOURCES}."):
         return change
     if resource.begun:
-        return replace(change, kind=Class.LIVE, why="executors are resized while they run")
+        decided = resource.is_enlarged and change.field == f"{RESOURCES}.memory"
+        why = "executors are resized while they run" + ", to what was decided (spec.scaling.vertical)" * decided
+        return replace(change, kind=Class.LIVE, why=why)
     return replace(change, why=_anew(resource)) if resource.unresizable else change
 
 

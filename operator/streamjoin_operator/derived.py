@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from streamjoin.compilation import compile_job
 from streamjoin.elastic.admission import FirstPlan
+from streamjoin.elastic.vertical import Enlarged
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest, Problem, check
+from streamjoin.manifest.quantity import Memory
 from streamjoin.sizing import cheapest, foreseen_plan, promised
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
@@ -33,14 +35,20 @@ class Derived:
     """The first deployment's."""
     first: FirstPlan | None = None
     """What is promised of it."""
+    given_memory: int = 0
+    """Of a worker, in bytes, as the resource says; the manifest has more where that was decided."""
 
 
-def derive(body: Object) -> Derived:
-    """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong."""
+def derive(body: Object, enlarged: Enlarged | None = None) -> Derived:
+    """What follows from a resource alone: the manifest, its job, a worker's memory, how many workers to begin with; or what is wrong.
+
+    ``enlarged``: what was decided of the workers' memory; where it counts for this resource, all follows as if the resource had it.
+    """
     document = check(body)
     if document.manifest is None:
         return Derived(None, _invalid(document.problems))
-    manifest = document.manifest
+    given = document.manifest.spec.workers.resources.memory.bytes
+    manifest = with_memory(document.manifest, enlarged)
     spec = manifest.spec
     located = manifest
     if spec.checkpoint.location is None:
@@ -54,7 +62,19 @@ def derive(body: Object) -> Derived:
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
     if in_pods := (*local_places(manifest), *image_problems(manifest)):
         problem = _invalid(in_pods)
-    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promised(lying, deployment))
+    promise = promised(lying, deployment)
+    return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promise, given)
+
+
+def with_memory(manifest: Manifest, enlarged: Enlarged | None) -> Manifest:
+    """The manifest with the memory that was decided for its workers, where that counts for it."""
+    spec, workers = manifest.spec, manifest.spec.workers
+    given, most = workers.resources.memory.bytes, None if workers.max_memory is None else workers.max_memory.bytes
+    if enlarged is None or not enlarged.counts(is_enforced=spec.scaling.vertical == "Enforce", given=given, most=most):
+        return manifest
+    resources = workers.resources.model_copy(update={"memory": Memory(enlarged.memory)})
+    workers = workers.model_copy(update={"resources": resources})
+    return manifest.model_copy(update={"spec": spec.model_copy(update={"workers": workers})})
 
 
 def _invalid(problems: Sequence[Problem]) -> tuple[Reason, str]:

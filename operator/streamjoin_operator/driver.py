@@ -17,6 +17,7 @@ import aiohttp
 from streamjoin_operator.answers import failure, read_at_most
 from streamjoin_operator.measurement import (
     ACCEPTED,
+    CAPACITY,
     COMPLETENESS,
     GENERATION,
     LAG,
@@ -59,6 +60,8 @@ class Measured:
     """By stream, records that were rejected so far, without those that were read again."""
     lag: dict[str, float] = field(default_factory=dict)
     """By stream, seconds by which its watermark is behind a tuple of now."""
+    capacity: float | None = None
+    """In bytes, by which it plans; None: in tuples, or it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ def _problem(url: str, error: Exception) -> str:
 
 def measure(text: str) -> Measured | None:
     """The metrics of one exposition; None where it has no plan."""
-    generation = math.nan
+    generation, capacity = math.nan, None
     workers: dict[str, dict[int, float]] = {TAU: {}, SHED_RATIO: {}, WOULD_SHED_RATIO: {}}
     streams: dict[str, dict[str, float]] = {SHED: {}, ACCEPTED: {}, REJECTED: {}, REPLAYED: {}, LAG: {}}
     completeness: dict[str, dict[str, float]] = {}
@@ -178,6 +181,8 @@ def measure(text: str) -> Measured | None:
         name = labels["__name__"]
         if name == GENERATION:
             generation = value
+        elif name == CAPACITY and 0 < value < math.inf:
+            capacity = value
         elif name in workers and labels.get("task", "").isdigit():
             workers[name][int(labels["task"])] = value
         elif name == COMPLETENESS and labels.get("over") == "1h" and math.isfinite(value):
@@ -191,7 +196,8 @@ def measure(text: str) -> Measured | None:
     again = streams[REPLAYED]
     letters = {stream: int(left) for stream, value in streams[REJECTED].items() if (left := value - again.get(stream, 0.0)) >= 1}
     lag = {stream: seconds for stream, seconds in streams[LAG].items() if math.isfinite(seconds)}
-    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], completeness, letters, lag)
+    of_streams = (completeness, letters, lag)
+    return Measured(int(generation), workers[TAU], workers[SHED_RATIO], counts, workers[WOULD_SHED_RATIO], *of_streams, capacity)
 
 
 def distrust(measured: Measured | None, plan: dict[str, Any]) -> str | None:

@@ -33,6 +33,7 @@ SHED_RATIO, WOULD_SHED_RATIO = "worker_shed_ratio", "worker_would_shed_ratio"
 COMPLETENESS = "completeness_ratio"
 BUDGET = "completeness_budget_seconds"
 LAG = "watermark_lag_seconds"
+CAPACITY = "capacity_bytes"
 REJECTED, REPLAYED = "dead_letter_records_total", "replayed_records_total"
 EPOCH_SECONDS, EPOCHS = "epoch_duration_seconds_sum", "epoch_duration_seconds_count"
 RUNNING, COMMITTED = "running_epoch_seconds", "last_commit_timestamp_seconds"
@@ -46,7 +47,7 @@ RATE_EPOCHS = 4
 
 _OWN = ("__name__", "name", "task", "side", "stream")
 """Labels of the metrics themselves; the others say who was scraped."""
-_SHOWN = (SHED_RATIO, WOULD_SHED_RATIO, COMPLETENESS, REJECTED, REPLAYED, LAG)
+_SHOWN = (SHED_RATIO, WOULD_SHED_RATIO, COMPLETENESS, REJECTED, REPLAYED, LAG, CAPACITY)
 """The metrics that the status has beside those."""
 _LINE = re.compile(rf"^{PREFIX}({'|'.join((*NAMES, *_SHOWN))})\{{(.*)\}} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -24,6 +24,7 @@ from streamjoin_operator.deletion_steps import DeletionSteps
 from streamjoin_operator.derived import Derived, derive
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver_steps import DriverSteps
+from streamjoin_operator.enlarge_step import EnlargeStep
 from streamjoin_operator.ports import Drivers, Ports, Prometheus
 from streamjoin_operator.queue import Key
 from streamjoin_operator.reasons import Reason
@@ -64,6 +65,7 @@ class Reconciler:
         self._driver_steps = DriverSteps(ports)
         self._child_steps = ChildSteps(ports, self.seen, self._applier, self._driver_steps)
         self._scaling_step = ScalingStep(ports, self._reporter)
+        self._enlarge_step = EnlargeStep(ports, self._child_steps.resizing, self._scaling_step)
         self._deletion_steps = DeletionSteps(ports, self._applier, self._reporter)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -77,7 +79,10 @@ class Reconciler:
         memo = self.seen.memo(key)
         resource = replace(Resource.of(body), mounted=memo.mounted)
         deployments = (self.seen.deployments.get(key), self.seen.query_servers.get(key), self.seen.watchers.get(key))
-        reconciliation = Reconciliation(resource, body, memo, self._derive(resource, body, memo), *deployments)
+        derived = self._derive(resource, body, memo)
+        if derived.job is not None:
+            resource = replace(resource, is_enlarged=derived.job.memory_bytes != derived.given_memory)
+        reconciliation = Reconciliation(resource, body, memo, derived, *deployments)
         if reconciliation.is_being_deleted and names.FINALIZER not in (body["metadata"].get("finalizers") or []):
             return None
         if (reconciliation.is_suspended or reconciliation.is_paused) and memo.scaler is not None:
@@ -134,14 +139,15 @@ class Reconciler:
             await self._driver_steps.ask(reconciliation)
 
     def _steps(self, reconciliation: Reconciliation) -> Sequence[Step]:
-        driver, scaling = self._driver_steps, self._scaling_step
+        driver, scaling, enlarge = self._driver_steps, self._scaling_step, self._enlarge_step.enlarge
         if reconciliation.is_being_deleted:
             return self._deletion_steps.all()
         if reconciliation.is_paused:
             return (driver.query_servers, driver.pods, driver.ask)
         look = (driver.query_servers, driver.pods, driver.ask)
         doze = self._child_steps.sleep.doze
-        return (self.validate, self.admit, *self._child_steps.all(), *look, doze, scaling.orders, driver.plan, scaling.scale)
+        act = (*self._child_steps.all(), *look, doze, scaling.orders, driver.plan, scaling.scale, enlarge)
+        return (scaling.recall, self.validate, self.admit, *act)
 
     async def _take(self, steps: Sequence[Step], reconciliation: Reconciliation) -> float | None:
         """The steps in order, up to the first that says wait."""
@@ -155,10 +161,11 @@ class Reconciler:
 
     def _derive(self, resource: Resource, body: Object, memo: Memo) -> Derived:
         # Not by its generation: a watch that began under an older definition shows the same one without the fields that that lacks.
-        source = (resource.uid, body["spec"])
+        enlarged = None if memo.scaler is None else memo.scaler.autoscaler.enlarged
+        source = (resource.uid, body["spec"], enlarged)
         if memo.derived_from != source:
             try:
-                memo.derived = derive(body)
+                memo.derived = derive(body, enlarged)
             except Exception as error:
                 log.exception("nothing follows from the manifest", extra={"streamjoin": f"{resource.namespace}/{resource.name}"})
                 memo.derived = Derived(None, reason_of(error))

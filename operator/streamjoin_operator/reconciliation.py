@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamjoin.job import Job
@@ -113,6 +113,8 @@ class Memo:
     """What the driver runs until they have."""
     unresizable: tuple[str, str] | None = None
     """Those that executors cannot get while they run, and why."""
+    enlarging_since: float | None = None
+    """Since when they are given the memory that was decided on."""
     idle: tuple[float | None, float] = (None, 0.0)
     """For how long the driver had had nothing to do, in its own words, and when it said so; None: it had something, or did not say."""
 
@@ -172,10 +174,14 @@ class Reconciliation:
 
     @property
     def running_job(self) -> Job:
-        """What the driver runs, or is to run at once."""
+        """What the driver runs, or is to run at once; with the capacity by which it plans, as soon as it says so."""
         waiting, job = self.memo.waiting, self.derived.job
         assert job is not None, "the first step stops without one"
-        return (waiting and waiting.running) or self.memo.not_resized or job
+        job = (waiting and waiting.running) or self.memo.not_resized or job
+        said = None if self.report is None or self.report.measured is None else self.report.measured.capacity
+        if said is None or not job.capacity.in_bytes or said == job.capacity.amount:
+            return job
+        return replace(job, capacity=replace(job.capacity, amount=said))
 
     @property
     def is_driver_ready(self) -> bool:

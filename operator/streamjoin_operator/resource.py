@@ -34,6 +34,8 @@ class Resource:
     """spec.workers.resources as the driver was begun with, as JSON, while it goes on and its executors are resized."""
     unresizable: str = ""
     """The generation for which they cannot be, and why, where the driver starts anew for that or has done so: ``3: no room``."""
+    is_enlarged: bool = False
+    """Whether workers have more memory than its manifest says, by decision."""
 
     @classmethod
     def of(cls, body: Object) -> Resource:

@@ -19,6 +19,8 @@ from streamjoin.elastic.plan import MOST_AREAS
 from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.ports import Collected, Outcome, Progress, ScalingPorts, Wish
 from streamjoin.elastic.settings import Mode
+from streamjoin.elastic.vertical import Headroom
+from streamjoin.sizing import headroom_of
 from streamjoin_operator import api, children, missing, names, orders
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.autoscale import DIRECTIONS, Scaler, event_of, forecast_of, outcome_of, progress_of, settings_of
@@ -30,8 +32,9 @@ from streamjoin_operator.nodes import wish_for_fewer
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.prometheus import Question
 from streamjoin_operator.reasons import Reason
-from streamjoin_operator.reconciliation import PROCEED, Memo, Reconciliation, Verdict
+from streamjoin_operator.reconciliation import AGAIN, PROCEED, Memo, Reconciliation, Verdict
 from streamjoin_operator.reporting import Reporter
+from streamjoin_operator.resizing import NOT_SERVED
 
 WRITE_SECONDS = 60.0
 """A ledger in which only holds are new is written at most so often."""
@@ -41,6 +44,10 @@ LATE_SECONDS = 600.0
 """For so long it is told how late series arrive."""
 SECRET_SECONDS = 60.0
 """How often the Secrets of a join's own login are read; at once after it was refused."""
+KIND_SECONDS = 600.0
+"""How long an answer about what the cluster can do is believed."""
+TAKEOVER_SECONDS = 300.0
+"""Within so long a driver plans with the memory that its workers have been given: kubelets bring its files within a minute or two."""
 SEARCH_SECONDS = 60.0
 """How often a Prometheus that has nothing of a join is asked what else it has."""
 
@@ -50,6 +57,7 @@ class ScalingStep:
 
     def __init__(self, ports: Ports, reporter: Reporter) -> None:
         self.ports, self.reporter = ports, reporter
+        self._resize_is_served: tuple[float, bool] = (float("-inf"), False)
 
     async def orders(self, reconciliation: Reconciliation) -> Verdict:
         """Write down who has changed the limits or the model, once, before the driver is asked for what follows from it."""
@@ -81,8 +89,11 @@ class ScalingStep:
         plan, job, pause, at = reconciliation.report.plan, reconciliation.running_job, reconciliation.resource.pause, self.ports.now
         scaler, progress = reconciliation.memo.scaler, progress_of(plan)
         assert scaler is not None, "a step before makes one, or says what is refused"
-        settings = settings_of(job, pause, int(plan.get("firstWorkers") or 0))
-        if settings.is_off:
+        vertical, headroom = reconciliation.manifest.spec.scaling.vertical, await self._headroom(reconciliation, scaler)
+        settings = settings_of(job, pause, int(plan.get("firstWorkers") or 0), vertical=vertical, headroom=headroom)
+        scaler.autoscaler.forget_enlarged(settings)
+        was_enlarging, scaler.is_enlarging = scaler.is_enlarging, self._is_enlarging(reconciliation, scaler)
+        if settings.is_off or scaler.is_enlarging or was_enlarging:  # the last scrapes may be of before
             scaler.autoscaler.rest(progress, at)
             scaler.measured = scaler.trusted_at = None
             if scaler.autoscaler.is_new:
@@ -92,6 +103,52 @@ class ScalingStep:
         ports, floor = _Pass(self, reconciliation, scaler, progress, at), job.manifest.spec.workers.floor or None
         await scaler.autoscaler.once(at, settings, progress, ports, paused_by=paused_by, floor=floor)
         return PROCEED
+
+    async def recall(self, reconciliation: Reconciliation) -> Verdict:
+        """What was decided of the workers' memory must be known before anything is made of the manifest."""
+        manifest = reconciliation.derived.manifest
+        if manifest is None or manifest.spec.scaling.vertical != "Enforce" or reconciliation.memo.scaler is not None:
+            return PROCEED
+        scaler = await self._scaler(reconciliation)
+        return PROCEED if scaler is None or scaler.autoscaler.enlarged is None else AGAIN
+
+    async def _headroom(self, reconciliation: Reconciliation, scaler: Scaler) -> Headroom | None:
+        """How much larger executors may become, by the newest manifest; None where they are not to."""
+        workers, job, memo = reconciliation.manifest.spec.workers, reconciliation.derived.job, reconciliation.memo
+        if reconciliation.manifest.spec.scaling.vertical == "Off" or workers.max_memory is None or job is None:
+            return None
+        enlarged, most, unable = scaler.autoscaler.enlarged, workers.max_memory.bytes, ""
+        if enlarged is not None and enlarged.refused and enlarged.most == most:
+            unable = enlarged.refused
+        elif memo.waiting is not None or memo.not_resized is not None:
+            unable = "a change of the manifest is yet to be made"
+        elif not await self._can_resize():
+            unable = NOT_SERVED
+        return headroom_of(job, most, given=reconciliation.derived.given_memory, unable=unable)
+
+    async def _can_resize(self) -> bool:
+        asked, known = self._resize_is_served
+        if self.ports.clock() - asked > KIND_SECONDS:
+            known = await self.ports.api.serves(api.POD.resize)
+            self._resize_is_served = (self.ports.clock(), known)
+        return known
+
+    def _is_enlarging(self, reconciliation: Reconciliation, scaler: Scaler) -> bool:
+        """Whether workers are being given more memory, or their driver has yet to plan with it: what is measured till then says nothing."""
+        autoscaler, job, report = scaler.autoscaler, reconciliation.derived.job, reconciliation.report
+        enlarged = autoscaler.enlarged
+        if enlarged is not None and enlarged.wanted is not None:
+            return True
+        if enlarged is None or autoscaler.enlarging is None or job is None or report is None:
+            return False
+        capacity = None if report.measured is None else report.measured.capacity
+        if capacity is None or capacity >= job.capacity.amount:
+            return False
+        if self.ports.now - enlarged.since >= TAKEOVER_SECONDS:
+            why = f"the driver plans with {job.capacity.words(capacity)} still, {TAKEOVER_SECONDS:.0f} s after workers had memory for more"
+            autoscaler.cannot_enlarge(why)
+            reconciliation.events.append(("Warning", Reason.EnlargingFailed, why))
+        return True
 
     async def _scaler(self, reconciliation: Reconciliation) -> Scaler | None:
         """What is remembered of the scaling; of an operator before, what it has stored. None where that cannot be."""

@@ -2,7 +2,7 @@
 
 The unit is the worker-hour: what one worker costs in an hour. A choice's bill has five terms::
 
-    workers   workers [1] x horizon [h]
+    workers   workers [1] x horizon [h] x size [present workers]
     moving    moved bytes [GiB] x Prices.gib [worker-hours / GiB]
     pause     (switch [s] + moved bytes / workers / bytes per second [s]) x workers [1] x Prices.paused [1]
     shed      expected shed tuples [million] x Prices.million_shed [worker-hours / million]
@@ -47,6 +47,8 @@ class Prices:
     """By this part the load may grow within the horizon."""
     tuple_bytes: float = 64.0
     """Of a held tuple."""
+    core_gib: float = 8.0
+    """What a core costs, in GiB of memory: by the public prices of clouds, 7 to 9. A worker costs its cores and its memory."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -92,10 +94,12 @@ def bill(
     changes: bool,
     settings: Settings,
     prices: Prices,
+    size: float = 1.0,
 ) -> Bill:
     """The bill of running on ``workers`` workers, as full as said (with nothing shed), from now on.
 
     ``rate``: tuples per second of both sides; unknown: no loss can be expected. ``changes``: whether the plan changes, which pauses.
+    ``size``: what one of them costs, in workers of the present size.
     """
     hours = prices.horizon_seconds / 3600
     moved_bytes = moved_tuples * prices.tuple_bytes
@@ -106,7 +110,7 @@ def bill(
     lost = (factors[0] + (workers - 1) * factors[1]) / workers
     shed_tuples = lost * (rate or 0.0) * prices.horizon_seconds
     return Bill(
-        workers=workers * hours,
+        workers=workers * size * hours,
         moving=moved_bytes / GIB * prices.gib,
         pause=pause / 3600 * workers * prices.paused,
         shed=shed_tuples / 1e6 * prices.million_shed,

@@ -45,6 +45,7 @@ from streamjoin.elastic.planned_forecast import PlannedForecast
 from streamjoin.elastic.ports import Collected, Outcome, Progress, ScalingPorts, Wish
 from streamjoin.elastic.sample import Sample
 from streamjoin.elastic.settings import Mode, Settings
+from streamjoin.elastic.vertical import Enlarged
 
 
 class _Probe:
@@ -65,6 +66,8 @@ class Autoscaler:
         self.ledger, self._prices = Ledger() if ledger is None else ledger, prices
         self.core: DecisionCore | None = None
         """None before the first :meth:`follow`."""
+        self.enlarged: Enlarged | None = None
+        """More memory than the manifest's, where that was decided; it is kept as the ledger is."""
         self.pause = Pause()
         self.is_new = False
         """Whether the ledger has what is not stored: something else than a hold, or than one said again."""
@@ -92,12 +95,14 @@ class Autoscaler:
             "ledger": self.ledger.to_json(),
             "core": self._saved if self.core is None else self.core.to_json(),
             "reordered": self._reordered_at if math.isfinite(self._reordered_at) else None,
+            "enlarged": None if self.enlarged is None else self.enlarged.to_json(),
         }
 
     def adopt(self, stored: Mapping[str, Any]) -> None:
         """Take over what :meth:`document` gave, as another process has written it. Raises ValueError, KeyError or TypeError where it cannot
         be read, and changes nothing."""
-        ledger, saved = Ledger.from_json(stored["ledger"]), stored["core"]
+        ledger, saved, enlarged = Ledger.from_json(stored["ledger"]), stored["core"], stored.get("enlarged")
+        self.enlarged = None if enlarged is None else Enlarged.from_json(enlarged)
         self._reordered_at = float(stored.get("reordered") or "-inf")
         self.ledger, self._saved = ledger, saved
         self.was_stored()
@@ -121,9 +126,9 @@ class Autoscaler:
             if record is not None:
                 ports.came_true(record)
         decision = await self._decide(now, found, ports)
-        wish = self._wish(decision, plan, now)
-        ports.has_decided(decision, acts=wish is not None)
-        await ports.store(at_once=wish is not None)
+        wish, enlarges = self._wish(decision, plan, now), self._enlarge(decision, settings)
+        ports.has_decided(decision, acts=enlarges or wish is not None)
+        await ports.store(at_once=enlarges or wish is not None)
         if wish is not None:
             outcome, why = await ports.put(wish)
             self._answered(wish, outcome, why, now)
@@ -146,6 +151,7 @@ class Autoscaler:
         core = self.core = self.core or self._restored(settings, now) or self._new_core(settings, plan, now)
         if settings != core.settings:
             core.handle(SettingsChanged(now, settings))
+            self._forecast = None  # it is of the capacity before, perhaps
         if plan.generation != core.generation:
             core.handle(PlanApplied(now if plan.switched is None else plan.switched.at, plan.generation, plan.workers))
             self.pause.forget()
@@ -229,6 +235,10 @@ class Autoscaler:
         assert self.core is not None, "follow() comes first"
         self.core.handle(sample)
         realised, taus = self._realised, [tau for tau in sample.tau.values() if tau is not None]
+        larger = self.enlarging if self.enlarged is not None and self.enlarged.wanted is None else None
+        if larger is not None and taus and self.core.ignored is None:
+            larger.realised, self.is_new = Realised(sample.taken_at, sample.generation, max(taus), 0.0, 0.0), True
+            return larger
         if realised is None or realised.tau_max is not None or not taus:
             return None
         is_of_it = sample.generation == realised.generation and sample.taken_at > realised.at
@@ -299,6 +309,43 @@ class Autoscaler:
         self._realised, noted = realised, self.ledger.realised(realised)
         self.is_new = self.is_new or noted is not None
         return noted
+
+    # More memory for the workers that run.
+
+    def _enlarge(self, decision: Decision, settings: Settings) -> bool:
+        """Whether that was decided. Whoever brings the ports sees to it, and says :meth:`has_enlarged` or :meth:`cannot_enlarge`."""
+        headroom, larger = settings.headroom, decision.enlargement
+        if not decision.enlarges or headroom is None or larger is None:
+            return False
+        self.enlarged = Enlarged(given=headroom.given, most=headroom.most, memory=headroom.memory, wanted=larger.memory)
+        return True
+
+    def has_enlarged(self, now: float) -> None:
+        """All workers have the memory that is wanted."""
+        assert self.enlarged is not None, "it was decided"
+        self.enlarged, self.is_new = self.enlarged.had(now), True
+
+    def cannot_enlarge(self, why: str) -> None:
+        """They cannot have it, or their driver makes no use of it."""
+        assert self.enlarged is not None, "it was decided"
+        self._fail(self.enlarging, why)
+        self.enlarged, self.is_new = self.enlarged.lacks(why[:500]), True
+
+    def forget_enlarged(self, settings: Settings) -> None:
+        """Where the manifest says something else by now."""
+        enlarged, headroom, is_enforced = self.enlarged, settings.headroom, settings.vertical is Mode.ENFORCE
+        if enlarged is None:
+            return
+        if headroom is None or not enlarged.counts(is_enforced=is_enforced, given=headroom.given, most=headroom.most):
+            self.enlarged, self.is_new = None, True
+
+    @property
+    def enlarging(self) -> Record | None:
+        """The last decision for more memory, as long as nothing has become of it."""
+        if self.enlarged is None or self.enlarged.refused:
+            return None
+        record = next((record for record in reversed(list(self.ledger)) if record.decision.enlarges), None)
+        return None if record is None or record.realised is not None else record
 
     # What somebody else has decided.
 

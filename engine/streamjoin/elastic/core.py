@@ -110,6 +110,11 @@ class DecisionCore:
         return self._state.workers
 
     @property
+    def ignored(self) -> str | None:
+        """Why the last sample did not count; None when it did."""
+        return self._state.ignored
+
+    @property
     def looks_soon(self) -> bool:
         """Whether the next sample may be the one by which workers are added: a worker is full, or rates have jumped, and has to last."""
         state, settings = self._state, self.settings

@@ -14,6 +14,7 @@ from streamjoin.elastic.arbitration import Bill
 from streamjoin.elastic.forecast import Prospect
 from streamjoin.elastic.sample import Reading
 from streamjoin.elastic.settings import Mode, Rule
+from streamjoin.manifest.quantity import Memory
 
 
 class Kind(StrEnum):
@@ -23,6 +24,8 @@ class Kind(StrEnum):
     ALLOCATE = "ALLOCATE"
     DEALLOCATE = "DEALLOCATE"
     REPLAN = "REPLAN"
+    ENLARGE = "ENLARGE"
+    """Give the workers that run more memory; the plan stays."""
     REORDER = "REORDER"
     """Nothing that is left to do: the driver has begun to join three and more streams in another way."""
 
@@ -99,6 +102,8 @@ class Reason(StrEnum):
     """A change costs more than it saves."""
     INEFFECTIVE = "Ineffective"
     """The last workers that were added did not help."""
+    UNABLE = "Unable"
+    """Workers that run cannot be given more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,22 @@ class Candidate:
     prospect: Prospect
     bill: Bill | None = None
     """None where only its tau was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enlargement:
+    """More memory for each worker that runs, as it was considered. Memory in bytes."""
+
+    before: int
+    memory: int
+    prospect: Prospect
+    """Of the plan that runs, with that memory."""
+    bill: Bill
+
+    @property
+    def words(self) -> str:
+        """``3Gi of memory instead of 2Gi``."""
+        return f"{Memory(self.memory)} of memory instead of {Memory(self.before)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +185,7 @@ class Decision:
     workers: int
     """Of that plan."""
     target: int
-    """Workers afterwards; the same as ``workers`` for HOLD and REPLAN."""
+    """Workers afterwards; the same as ``workers`` for HOLD, REPLAN and ENLARGE."""
     mode: Mode
     """ENFORCE: carry it out. RECOMMEND: only say it. A HOLD is always ENFORCE."""
     inputs: Reading | None
@@ -186,11 +207,18 @@ class Decision:
     """What each rule said, the refusals with their reasons."""
     reordering: Reordering | None = None
     """Of a REORDER: what has changed."""
+    enlargement: Enlargement | None = None
+    """More memory, where that was considered."""
 
     @property
     def enforced(self) -> bool:
-        """Whether there is something to carry out."""
-        return self.kind not in {Kind.HOLD, Kind.REORDER} and self.mode is Mode.ENFORCE
+        """Whether there is a plan to carry out."""
+        return self.kind not in {Kind.HOLD, Kind.REORDER, Kind.ENLARGE} and self.mode is Mode.ENFORCE
+
+    @property
+    def enlarges(self) -> bool:
+        """Whether workers are to get more memory."""
+        return self.kind is Kind.ENLARGE and self.mode is Mode.ENFORCE
 
     @property
     def is_told(self) -> bool:
@@ -200,9 +228,11 @@ class Decision:
     @property
     def signature(self) -> tuple[Any, ...]:
         """What makes two decisions the same thing said twice: all but numbers and times. Orders, and changes of how streams meet, are told
-        apart by their words."""
+        apart by their words, and those that give more memory by how much."""
         said = tuple((verdict.rule, verdict.kind, verdict.reason, verdict.target, verdict.mode) for verdict in self.verdicts)
         order = self.sentence if self.reason in {Reason.ORDERED, Reason.CHEAPER} else None
+        if self.kind is Kind.ENLARGE and self.enlargement is not None:
+            order = self.enlargement.words
         return self.kind, self.rule, self.reason, self.generation, self.workers, self.target, self.mode, said, order
 
     def to_json(self) -> dict[str, Any]:
@@ -244,6 +274,7 @@ class Decision:
                 for verdict in self.verdicts
             ],
             "reordering": None if self.reordering is None else asdict(self.reordering),
+            "enlargement": None if self.enlargement is None else asdict(self.enlargement),
         }
 
     @classmethod
@@ -271,6 +302,7 @@ class Decision:
                 for one in data["verdicts"]
             ),
             reordering=_reordering(data.get("reordering")),
+            enlargement=_enlargement(data.get("enlargement")),
         )
 
 
@@ -284,6 +316,10 @@ def _reordering(data: Mapping[str, Any] | None) -> Reordering | None:
     changes = tuple(PathPlanChange(**change) for change in data["changes"])
     (rounds, then_rounds), (seconds, then_seconds) = data["rounds"], data["seconds"]
     return Reordering(changes, (rounds, then_rounds), (seconds, then_seconds), data["measured"])
+
+
+def _enlargement(data: Mapping[str, Any] | None) -> Enlargement | None:
+    return None if data is None else Enlargement(data["before"], data["memory"], Prospect(**data["prospect"]), Bill(**data["bill"]))
 
 
 def _bill(data: Mapping[str, Any] | None) -> Bill | None:

@@ -10,6 +10,7 @@ from streamjoin.elastic.ledger import Ledger, Record
 from streamjoin.elastic.path_plans import Flowing, bytes_text, counted
 from streamjoin.elastic.rules.sentences import duration
 from streamjoin.elastic.settings import Mode, field_of
+from streamjoin.manifest.quantity import Memory
 
 _MOST_CANDIDATES = 12
 
@@ -109,6 +110,7 @@ def _headline(decision: Decision) -> str:
         Kind.ALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
         Kind.DEALLOCATE: f"Go from {decision.workers} to {_workers(decision.target)}",
         Kind.REPLAN: f"Cut the join anew among {_workers(decision.workers)}",
+        Kind.ENLARGE: f"Give {_workers(decision.workers)} more memory",
         Kind.REORDER: "Streams meet in another way",
     }[decision.kind]
     only = ", only a recommendation" if decision.kind is not Kind.HOLD and decision.mode is Mode.RECOMMEND else ""
@@ -143,6 +145,9 @@ def _candidates(decision: Decision) -> list[str]:
         prospect = candidate.prospect
         moved = tuple(_tuples(n) for n in (prospect.moved_tuples, prospect.lower_bound_tuples, prospect.naive_tuples))
         rows.append((f"{candidate.workers}", _tau(prospect.tau_max), _tau(prospect.tau_mean), *moved, *_costs(candidate.bill)))
+    if (larger := decision.enlargement) is not None:
+        taus = _tau(larger.prospect.tau_max), _tau(larger.prospect.tau_mean)
+        rows.append((f"{decision.workers} with {Memory(larger.memory)}", *taus, "0", "0", "0", *_costs(larger.bill)))
     return _aligned(rows, left=())
 
 

@@ -110,6 +110,8 @@ class Ledger:
         generation = realised.generation
         for record in reversed(self._records):
             known = record.realised
+            if record.decision.kind is Kind.ENLARGE:
+                continue
             if known is not None and known.generation == generation:
                 break
             if record.decision.enforced and known is None and record.decision.generation < generation and record.first_at <= realised.at:

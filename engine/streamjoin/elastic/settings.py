@@ -14,6 +14,7 @@ from enum import StrEnum
 from streamjoin.elastic.quiet import WeeklyWindow, windows
 from streamjoin.elastic.shedding import LEAST_KEPT, shed_factor
 from streamjoin.elastic.shedding import MODELS as SHEDDING_MODELS
+from streamjoin.elastic.vertical import Headroom
 from streamjoin.manifest.capacity import capacity_in_tuples
 from streamjoin.manifest.model import TAUS, Spec
 from streamjoin.manifest.quantity import Duration
@@ -51,6 +52,8 @@ class Rule(StrEnum):
     """Add workers when the join falls behind its input, however empty they are."""
     SHED = "shed"
     """Drop a share of the tuples from tau2 on. It changes no plan; the engine carries it out (``spec.shedding``)."""
+    VERTICAL = "vertical"
+    """Give workers more memory where ``allocate`` wants more of them and that is cheaper (``spec.scaling.vertical``); no plan changes."""
 
 
 OF_WORKERS = (Rule.ALLOCATE, Rule.DEALLOCATE, Rule.REPLAN, Rule.KEEP_UP)
@@ -100,6 +103,9 @@ class Settings:
     budget: Budget | None = None
     """None: a full worker is relieved at any price."""
     shedding_mode: Mode = Mode.ENFORCE
+    vertical: Mode = Mode.OFF
+    headroom: Headroom | None = None
+    """How much larger workers may become. None: nobody can make them so, as on a laptop."""
     quiet: tuple[WeeklyWindow, ...] = ()
     max_per_hour: int = 0
     """Changes of the plan; 0: any number."""
@@ -178,6 +184,8 @@ class Settings:
     def mode_of(self, rule: Rule) -> Mode:
         if rule is Rule.SHED:
             return Mode.OFF if self.shedding_model == "off" else self.shedding_mode
+        if rule is Rule.VERTICAL:
+            return Mode.OFF if self.headroom is None else self.vertical
         # ESJ has no other rules than these two; whoever wants one names it.
         is_esj = self.policy is not Policy.ESJ or rule in (Rule.ALLOCATE, Rule.DEALLOCATE)
         return self.rules.get(rule, self.mode if is_esj else Mode.OFF)
@@ -238,6 +246,7 @@ class Settings:
             shedding_base=spec.shedding.base,
             budget=None if scaling.budget is None else Budget(scaling.budget.share, scaling.budget.over.micros / 1e6),
             shedding_mode=Mode(spec.shedding.mode),
+            vertical=Mode(scaling.vertical),
         )
 
 

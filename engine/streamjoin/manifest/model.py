@@ -204,6 +204,8 @@ class Workers(Part):
     """W: how many tuples one worker may hold, whatever their width. Excludes capacity. By default the capacity in bytes applies."""
     resources: Resources = Resources()
     """What one worker asks for."""
+    max_memory: MemoryAmount | None = None
+    """Kubernetes: the most memory that one worker may get by scaling.vertical. It must be above resources.memory."""
     per_executor: Annotated[int, Field(ge=1, le=16)] = 1
     """Kubernetes: how many workers share a pod. The pod requests the resources of all of them and has one JVM. At most max."""
 
@@ -272,6 +274,9 @@ class Scaling(Part):
     exactly as in the paper."""
     rules: ScalingRules = ScalingRules()
     """Modes of single rules."""
+    vertical: RuleMode = "Off"
+    """Kubernetes: more memory for the workers that run, up to workers.maxMemory, instead of more workers, where that is cheaper. Enforce:
+    the operator resizes executors; Recommend: it only says what it would do, and adds workers; "Off" (quoted): neither."""
     tau0: Tau = 0.2
     """Workers are removed when tau is at or below this for scaleDownAfter. The policy predictive does not use it."""
     tau1: Tau | None = None

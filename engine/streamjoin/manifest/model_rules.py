@@ -191,6 +191,12 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             "excludes capacityTuples; keep one: capacity weighs tuples by their bytes, capacityTuples counts them",
             field="capacity",
         ),
+        rule(
+            "!has(self.maxMemory) || quantity(string(self.maxMemory)).isGreaterThan(quantity(string(self.resources.memory)))",
+            lambda workers: workers.max_memory is None or workers.max_memory > workers.resources.memory,
+            "must be above resources.memory, which is what every worker gets; raise it, or remove it",
+            field="maxMemory",
+        ),
         ascending("perExecutor", "max", ", or each pod would have room for workers that never come"),
     ),
     prometheus.Prometheus: (
@@ -269,6 +275,18 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             lambda spec: spec.scaling.budget is None or spec.shedding.model != "off",
             'has nothing to spend, as nothing is shed; set spec.shedding.model to "linear" or "quadratic", or remove it',
             field="scaling.budget",
+        ),
+        rule(
+            "self.scaling.vertical == 'Off' || has(self.workers.maxMemory)",
+            lambda spec: spec.scaling.vertical == "Off" or spec.workers.max_memory is not None,
+            'needs the most memory that a worker may get; give workers.maxMemory, such as 8Gi, or set "Off"',
+            field="scaling.vertical",
+        ),
+        rule(
+            "self.scaling.vertical == 'Off' || !(has(self.workers.capacity) || has(self.workers.capacityTuples))",
+            lambda spec: spec.scaling.vertical == "Off" or spec.workers.capacity is spec.workers.capacity_tuples is None,
+            'needs a capacity that follows from the memory; remove workers.capacity and workers.capacityTuples, or set "Off"',
+            field="scaling.vertical",
         ),
         rule(
             "!has(self.scaling.budget) || self.joins.exists(j, !has(j.type) || j.type == 'inner')",

@@ -7,6 +7,7 @@
 ``keep_up``        more workers where epochs take too long; the fewest that keep up
 ``replan``         another plan for as many workers
 ``deallocate``     fewer workers: when, how many, and why not; ``give_back``: the same by the policy ``predictive``
+``vertical``       more memory instead of more workers
 ``shed``           what shedding does
 ``lookahead``      how full the fullest worker is going to be
 ``sentences``      parts of the sentences

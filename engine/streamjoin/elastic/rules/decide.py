@@ -12,6 +12,7 @@ from streamjoin.elastic.rules.replan import replan
 from streamjoin.elastic.rules.review import HOUR, Review
 from streamjoin.elastic.rules.sentences import duration, worker_count
 from streamjoin.elastic.rules.shed import shed
+from streamjoin.elastic.rules.vertical import vertical
 from streamjoin.elastic.settings import Mode, Policy, Rule
 
 _THRESHOLDS = ("tau0", "tau1", "tau2", "tau3", "scale_up_after", "scale_down_after")
@@ -30,30 +31,38 @@ def decide(review: Review) -> Decision:
         to = "" if state.migrating_to is None else f" to a plan of {worker_count(state.migrating_to)}"
         return _nothing(review, Reason.MIGRATING, f"state is on the move{to}")
     is_esj = settings.policy is Policy.ESJ
+    full, behind = allocate_one(review) if is_esj else allocate(review), keep_up(review)
     verdicts = (
-        allocate_one(review) if is_esj else allocate(review),
-        keep_up(review),
-        replan(review),
+        *(full, behind, replan(review)),
         deallocate_one(review) if is_esj else deallocate(review),
+        *vertical(review, full, behind),
         *shed(review),
     )
     chosen = _choose(verdicts)
     if chosen is None:
         return _hold(review, verdicts)
-    refusal = _not_now(review, chosen, for_a_full_worker=chosen is verdicts[0])
+    refusal = _not_now(review, chosen, for_a_full_worker=chosen is full or chosen.kind is Kind.ENLARGE)
     if refusal is not None:
         said = tuple(refusal if verdict is chosen else verdict for verdict in verdicts)
         return _made(review, Kind.HOLD, chosen.rule, refusal.reason, refusal.sentence, state.workers, Mode.ENFORCE, said, None)
-    prediction = review.asked.at(chosen.target)
-    return _made(review, chosen.kind, chosen.rule, chosen.reason, chosen.sentence, chosen.target, chosen.mode, verdicts, prediction)
+    memory = next((verdict for verdict in verdicts if verdict.kind is Kind.ENLARGE), None)
+    sentence = chosen.sentence
+    if memory is not None and memory.mode is Mode.RECOMMEND and chosen in (full, memory):
+        sentence = f"{memory.sentence}; memory is only recommended"
+    larger = review.enlargement if chosen is memory else None
+    prediction = review.asked.at(chosen.target) if larger is None else larger.prospect
+    return _made(review, chosen.kind, chosen.rule, chosen.reason, sentence, chosen.target, chosen.mode, verdicts, prediction)
 
 
 def _choose(verdicts: tuple[Verdict, ...]) -> Verdict | None:
-    """The first that is carried out, else the first that is recommended. Nothing is removed while a rule wants workers added."""
+    """The first that is carried out, but memory before workers; else the first that is recommended. Nothing is removed while a rule wants
+    workers added, or more memory for them."""
     acting = [verdict for verdict in verdicts if verdict.kind is not Kind.HOLD and verdict.mode is not Mode.OFF]
-    if any(verdict.kind is Kind.ALLOCATE for verdict in acting):
+    if any(verdict.kind in (Kind.ALLOCATE, Kind.ENLARGE) for verdict in acting):
         acting = [verdict for verdict in acting if verdict.kind is not Kind.DEALLOCATE]
-    return next((verdict for verdict in acting if verdict.mode is Mode.ENFORCE), acting[0] if acting else None)
+    enforced = [verdict for verdict in acting if verdict.mode is Mode.ENFORCE]
+    larger = next((verdict for verdict in enforced if verdict.kind is Kind.ENLARGE), None)
+    return larger or next(iter(enforced or acting), None)
 
 
 def _not_now(review: Review, chosen: Verdict, *, for_a_full_worker: bool) -> Verdict | None:
@@ -124,4 +133,5 @@ def _made(
         stay=review.stay,
         prediction=prediction,
         verdicts=verdicts,
+        enlargement=review.enlargement,
     )

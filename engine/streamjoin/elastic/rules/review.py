@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.elastic.arbitration import Bill, Prices, bill
-from streamjoin.elastic.decision import Kind, Reason, Verdict
+from streamjoin.elastic.decision import Enlargement, Kind, Reason, Verdict
 from streamjoin.elastic.forecast import Asked, Forecast, forecast_of
 from streamjoin.elastic.rules.lookahead import coming
 from streamjoin.elastic.rules.sentences import duration
@@ -37,6 +37,8 @@ class Review:
         """Of changes, by the number of workers afterwards."""
         self.stay: Bill | None = None
         """Of changing nothing. None: nobody has asked yet."""
+        self.enlargement: Enlargement | None = None
+        """More memory, where that was considered."""
         self.held_for: dict[Rule, float] = {}
         """For how many seconds what a rule waits for has been so."""
         # Whoever sets a floor or a ceiling stays within the manifest's limits.

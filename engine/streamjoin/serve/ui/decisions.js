@@ -4,7 +4,7 @@ import { byId, h, keyed, s, table, text } from "./dom.js";
 import { ask } from "./feed.js";
 import * as f from "./format.js";
 
-const KINDS = { ALLOCATE: "more workers", DEALLOCATE: "fewer workers", REPLAN: "cut anew", REORDER: "other ways", HOLD: "hold" };
+const KINDS = { ALLOCATE: "more workers", DEALLOCATE: "fewer workers", REPLAN: "cut anew", ENLARGE: "more memory", REORDER: "other ways", HOLD: "hold" };
 
 /** What a decision is, in a few words. */
 export function headline(one) {
