@@ -548,6 +548,27 @@ def test_the_floor_of_a_simulation_is_what_it_began_with_where_that_is_asked_for
     assert found["min"]["workerHours"] < 0.5 * 10 * most
 
 
+def test_more_memory_before_more_workers_is_simulated_and_what_it_costs_is_in_the_bill(tmp_path: Path) -> None:
+    manifest, found = tmp_path / "join.yaml", {}
+    text = Path(EXAMPLE).read_text().replace("capacityTuples: 600000", "resources: {memory: 1Gi}, maxMemory: 4Gi")
+    traffic = ("--traffic", "diurnal", "--days", "1", "--rate", "1500")
+    for mode in ("Off", "Recommend", "Enforce"):
+        manifest.write_text(text.replace("scaling: {", f'scaling: {{vertical: "{mode}", '))
+        done = run(str(manifest), *traffic, "--json")
+        assert done.exit_code == 0, done.output
+        found[mode] = next(one for one in json.loads(done.output)["outcomes"] if one["decider"] == "streamjoin")
+    assert found["Recommend"] == found["Off"]
+    larger = found["Enforce"]
+    assert found["Off"]["memory"] is None
+    assert 1 << 30 < larger["memory"] <= 4 << 30
+    assert larger["mostWorkers"] < found["Off"]["mostWorkers"]
+    assert larger["bill"] < found["Off"]["bill"]
+    paid = (8 + larger["memory"] / (1 << 30)) / 9
+    assert larger["workerHours"] < larger["bill"] < paid * larger["workerHours"] + larger["shedTuples"] / 1e5 + larger["rescales"]
+    done = run(str(manifest), *traffic)
+    assert "By spec.scaling.vertical each worker of streamjoin has" in done.output
+
+
 @pytest.mark.parametrize(
     ("window", "rates"),
     [("{rows: 100000}", ""), ("{unbounded: true}", ""), ("{within: 10m}", "expectedRate: 500")],

@@ -22,11 +22,13 @@ from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT
 from streamjoin.language.window import WindowKind
 from streamjoin.manifest.model import TAUS
+from streamjoin.manifest.quantity import Memory
 from streamjoin.retention import window_seconds
 from streamjoin.simulation.clairvoyant import Clairvoyant
 from streamjoin.simulation.rivals import FlinkAutoscaler, Hpa, StreamJoin
 from streamjoin.simulation.run import Decider, SimulatedJoin, first_workers, simulate, spans, table
 from streamjoin.simulation.traffic import TraceError, Traffic, generate, read_trace
+from streamjoin.sizing import headroom_of
 
 DAYS = 7.0
 BAND_SHARE = 0.05
@@ -111,6 +113,7 @@ def prepare(options: Options, job: Job, prepared: Prepared | None = None) -> Pre
         # Of the simulated window, whose streams are never late.
         window_seconds=None if window_seconds(job) is None else join.window_seconds,
         clock_offset=A_MONDAY,
+        headroom=headroom_of(job, None if spec.workers.max_memory is None else spec.workers.max_memory.bytes),
     )
     return Prepared(replace(join, settings=settings), traffic, called)
 
@@ -143,6 +146,9 @@ def _simulate(options: Options, job: Job) -> None:
         if any(one.would_shed_tuples for one in outcomes):
             spared = ", ".join(f"{one.name} {one.would_shed_tuples:,.0f}" for one in outcomes)
             click.echo(f"\nShedding is only recommended; it would have dropped: {spared} tuples.")
+        if outcomes[0].memory is not None:
+            more, before = Memory(outcomes[0].memory), job.manifest.spec.workers.resources.memory
+            click.echo(f"\nBy spec.scaling.vertical each worker of streamjoin has {more} of memory at the end, and had {before} before.")
         click.echo(f"\nA rule that sheds nothing needs {bounds}.")
         if options.explained:
             click.echo("\n" + explain(own.ledger, limit=40, now=traffic.seconds), nl=False)

@@ -51,7 +51,18 @@ class StreamJoin(ScalingPorts):
             self._autoscaler.follow(0.0, self._settings, self._plan)
         wanted = self._asked[1] if sample.starting else None
         finished(self._autoscaler.once(now, self._settings, replace(self._plan, starting=sample.starting, wanted=wanted), self))
+        larger = self._autoscaler.enlarged
+        if larger is not None and larger.wanted is not None:
+            self._ask = self._enlarge(now, sample.workers, larger.wanted)
         return self._ask
+
+    def _enlarge(self, now: float, workers: int, memory: int) -> Ask:
+        settings, headroom = self._settings, self._settings.headroom
+        assert headroom is not None, "it was decided by it"
+        room = settings.capacity_tuples * headroom.capacity(memory) / headroom.capacity(headroom.memory)
+        self._settings = replace(settings, capacity_tuples=room, headroom=replace(headroom, memory=memory))
+        self._autoscaler.has_enlarged(now)
+        return Ask(workers, memory)
 
     def begun(self, now: float, workers: int) -> None:
         if self._plan is not None:

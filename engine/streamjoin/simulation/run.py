@@ -83,9 +83,11 @@ def spans(window: Window) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a decider wants: a plan of so many workers, made anew also where they are as many as now."""
+    """What a decider wants: a plan of so many workers, made anew also where they are as many as now; or more memory for those that run."""
 
     workers: int
+    memory: int | None = None
+    """Of each worker, in bytes, where that is to be more and the plan stays."""
 
 
 class Decider(Protocol):
@@ -126,6 +128,8 @@ class Outcome:
     bill: float = 0.0
     """Worker-hours, with all that moved, paused, was lost and changed at its price (``elastic.arbitration``)."""
     most_workers: int = 0
+    memory: int | None = None
+    """Of each worker at the end, in bytes, where it was raised."""
     most_backlog: float = 0.0
     """Records."""
     workers: Array = field(default_factory=lambda: np.empty(0))
@@ -154,6 +158,7 @@ class Outcome:
             "pauseSeconds": self.pause_seconds,
             "bill": self.bill,
             "mostWorkers": self.most_workers,
+            "memory": self.memory,
             "mostBacklog": self.most_backlog,
         }
 
@@ -252,6 +257,8 @@ class _World:
 
     def __init__(self, join: SimulatedJoin, traffic: Traffic, decider: Decider) -> None:
         self.join, self.traffic, self.decider = join, traffic, decider
+        self.capacity, self.size = join.settings.capacity_tuples, 1.0
+        """Of a worker with the memory that it has by now: the tuples that it may hold, and what it costs, in workers of the first size."""
         self.step_seconds = traffic.step_seconds
         self.sides = _held_at_first(join, traffic)
         left, right = (side.held for side in self.sides)
@@ -281,7 +288,9 @@ class _World:
             self._account(index, arrived)
             self._carry_on(now, index)
             ask = self.decider.step(now, self._sample(now, rates, busy, shed), self._forecast(shed))
-            if ask is not None:
+            if ask is not None and ask.memory is not None:
+                self._enlarge(ask.memory)
+            elif ask is not None:
                 self._begin(now, ask)
         return outcome
 
@@ -317,7 +326,7 @@ class _World:
         """How full the workers are now."""
         left, right = (side.held for side in self.sides)
         plan, join = self.plan, self.join
-        mean = load_of(plan.grid, plan.workers, left, right, join.share) / join.settings.capacity_tuples
+        mean = load_of(plan.grid, plan.workers, left, right, join.share) / self.capacity
         above = min(plan.imbalance(float(self.traffic.skew[index]), float(self.traffic.hot[index])), plan.workers)
         rest = mean * (plan.workers - above) / (plan.workers - 1) if plan.workers > 1 else mean
         self.taus = (mean * above, rest)
@@ -326,7 +335,7 @@ class _World:
         outcome, step = self.outcome, self.step_seconds
         running = self.plan.workers + self._starting()
         outcome.worker_hours += running * step / 3600
-        outcome.bill += running * step / 3600
+        outcome.bill += running * self.size * step / 3600
         outcome.most_workers = max(outcome.most_workers, running)
         outcome.input_tuples += sum(arrived)
         outcome.most_backlog = max(outcome.most_backlog, sum(self.waiting))
@@ -342,7 +351,7 @@ class _World:
         return AnalyticForecast(
             left_tuples=left,
             right_tuples=right,
-            capacity_tuples=self.join.settings.capacity_tuples,
+            capacity_tuples=self.capacity,
             workers=self.plan.workers,
             grid=self.plan.grid,
             tau_max=self.taus[0],
@@ -378,6 +387,13 @@ class _World:
         elif change.ends_at is None and workers > change.workers:
             change.workers, change.ready_at = workers, now + self.join.start_seconds
             self.newest += 1
+
+    def _enlarge(self, memory: int) -> None:
+        """At once: nothing moves, and no worker has to start."""
+        settings, headroom = self.join.settings, self.join.settings.headroom
+        assert headroom is not None, "nobody else asks for it"
+        self.capacity = settings.capacity_tuples * headroom.capacity(memory) / headroom.capacity(headroom.memory)
+        self.size, self.outcome.memory = headroom.price(memory, self.join.prices.core_gib), memory
 
     def _carry_on(self, now: float, index: int) -> None:
         """What has become of a plan that is on its way."""
