@@ -84,6 +84,14 @@ OF_AN_EPOCH = (
         ),
     ),
     Invariant(
+        "What a savepoint keeps is whole from the commit that makes it until the commit that deletes it.",
+        ("controlplane.savepoints:Savepoints.taken", "controlplane.garbage:GarbageCollector.keep"),
+        (
+            "test_savepoints:test_whatever_drivers_meet_what_is_kept_is_whole",
+            "test_savepoints:test_any_one_storage_call_may_fail_or_kill_the_driver",
+        ),
+    ),
+    Invariant(
         "An index of snapshots is created once, by whichever driver is first, and names no file that an older or a newer driver removes.",
         ("results.archive:Archive.sweep",),
         (

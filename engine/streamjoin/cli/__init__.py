@@ -191,6 +191,55 @@ def letters(manifest: Path, examples: int, as_json: bool, replay: bool) -> None:
     raise SystemExit(replay_letters(manifest) if replay else show_letters(manifest, examples, as_json))
 
 
+@main.group()
+def savepoint() -> None:
+    """Keep committed epochs of a join by name: as a backup, for another join to begin from, and to go back to.
+
+    With MANIFEST the join must not run: its storage is changed. With URL, the port of a running join, its driver is asked.
+    """
+
+
+TOKEN_FILE = click.option("--token-file", type=FILE, metavar="FILE", help="A file with the token for the driver at URL.")
+PATIENCE = click.option(
+    "--timeout", "seconds", type=Duration(), default="60s", show_default=True, help="How long to wait for the driver at URL."
+)
+
+
+@savepoint.command("list")
+@click.argument("target", metavar="MANIFEST|URL")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per savepoint.")
+@TOKEN_FILE
+def list_savepoints(target: str, as_json: bool, token_file: Path | None) -> None:
+    """Show the savepoints of a join."""
+    from streamjoin.cli.savepoint import list_savepoints
+
+    raise SystemExit(list_savepoints(target, token_file, as_json=as_json))
+
+
+@savepoint.command("make")
+@click.argument("target", metavar="MANIFEST|URL")
+@click.argument("name")
+@TOKEN_FILE
+@PATIENCE
+def make_savepoint(target: str, name: str, token_file: Path | None, seconds: float) -> None:
+    """Keep the last committed epoch by NAME. If there is such a savepoint, it stays as it is."""
+    from streamjoin.cli.savepoint import make_savepoint
+
+    raise SystemExit(make_savepoint(target, name, token_file, seconds))
+
+
+@savepoint.command("delete")
+@click.argument("target", metavar="MANIFEST|URL")
+@click.argument("name")
+@TOKEN_FILE
+@PATIENCE
+def delete_savepoint(target: str, name: str, token_file: Path | None, seconds: float) -> None:
+    """Forget the savepoint of this NAME. What only it kept is removed later by the join."""
+    from streamjoin.cli.savepoint import delete_savepoint
+
+    raise SystemExit(delete_savepoint(target, name, token_file, seconds))
+
+
 @main.command()
 @click.argument("target", metavar="MANIFEST|URL")
 @click.argument("sql")

@@ -125,14 +125,22 @@ class Commits:
         ends = final and exhausted and bool(self.checkpoint.snapshots.timelines) and not self.checkpoint.is_over
         if gathers or ends or self._timelines.are_due(self.checkpoint, now, end=final):
             self.commit_between(gathers=gathers, final=final, is_over=final and exhausted)
-        elif self.is_published and any(each.data for each in results.staged) and not 0 <= now - self._published_at < SETTLE_SECONDS:
+        elif self._is_changed or (
+            self.is_published and any(each.data for each in results.staged) and not 0 <= now - self._published_at < SETTLE_SECONDS
+        ):
             self.settle(self.checkpoint)
+
+    @property
+    def _is_changed(self) -> bool:
+        """Whether savepoints are to be made or deleted, which waits for nothing."""
+        latest = self._log.latest
+        return latest is not None and latest.checkpoint.savepoints != self.checkpoint.savepoints
 
     def finish(self) -> None:
         """Make visible what waits for that, as the driver stops."""
         if self.is_published and self.results.waiting:
             self.commit_between(gathers=True)
-        if self.is_published and self.results.staged:
+        if self.is_published and (self.results.staged or self._is_changed):
             self.settle(self.checkpoint)
 
     def require_outputs(self) -> None:

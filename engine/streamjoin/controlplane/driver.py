@@ -45,6 +45,7 @@ from streamjoin.controlplane.refusals import PlanRefused, require_fit
 from streamjoin.controlplane.relaying import laid
 from streamjoin.controlplane.replan import PlanPhase, PlanStatus, Replanner
 from streamjoin.controlplane.results import Results
+from streamjoin.controlplane.savepoints import Savepoints
 from streamjoin.controlplane.timelines import SnapshotsState, Timelines
 from streamjoin.elastic.another_graph import Better
 from streamjoin.elastic.ending import ANYWHERE, Placement
@@ -97,6 +98,7 @@ class Driver:
         self._log = CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._garbage = GarbageCollector(storage, self._log, sources, sink)
+        self.savepoints = Savepoints(lambda: self.job, self._log, self._garbage, clock=clock)
         self._timelines = Timelines(job, storage, clock=clock, in_background=in_background)
         self._replanner = Replanner(uuid.uuid4().hex, job.stabilization_seconds, fetches=storage.local_path(FOLDER) is None)
         self._delays = DelayMeter(join.name for join in job.joins)
@@ -132,6 +134,7 @@ class Driver:
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)
         self._commits.results = Results.of(self.checkpoint, self._storage, self.job)
+        self._garbage.keep_all(self.checkpoint)
         self._phase("republish")
         try:
             self._commits.require_outputs()
@@ -188,6 +191,7 @@ class Driver:
             self._commits.publish(again=True)
         self._phase("snapshots")
         self._timelines.make_room(self.checkpoint)
+        self._commits.checkpoint = self.savepoints.taken(self.checkpoint)
         self._advance_plan()
         self._look_at_graphs()
         flight = pipeline.take()
@@ -226,7 +230,7 @@ class Driver:
         last, commits = self.checkpoint, self._commits
         is_durable = last.epoch >= 0 and all(last.input.positions)
         is_visible = commits.is_published and not commits.results.waiting and not self._timelines.owe(last)
-        return self._pipeline.waits or not (is_durable and is_visible)
+        return self._pipeline.waits or bool(self.savepoints.wishes) or not (is_durable and is_visible)
 
     def _advance_plan(self) -> None:
         """Take up a plan that was put, and bring the one that is being applied as far as it can be brought between two epochs."""
@@ -472,8 +476,8 @@ class Driver:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether the next epoch is not to wait, as workers were told to go. Any thread may ask this."""
-        return bool(self._runner.leaving)
+        """Whether the next epoch is not to wait, as workers were told to go, or a savepoint was asked for. Any thread may ask this."""
+        return bool(self._runner.leaving or self.savepoints.wishes)
 
     def placement(self, going: Collection[str] = ()) -> Placement:
         """Where the workers of the running plan are; ``going``: executors that are better gone. Any thread may call this."""

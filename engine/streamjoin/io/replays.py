@@ -446,6 +446,11 @@ class Replayable:
         return self.source.traffic if isinstance(self.source, Counting) else Traffic()
 
 
+def is_reading_again(position: Position | None) -> bool:
+    """Whether a stream is in the middle of a request."""
+    return _done(position).letters > 0
+
+
 def _gone(split: Split, position: Position) -> str:
     """Why records of a topic are not there any more, by the position from now on; empty: nothing is known of that."""
     topic, before = getattr(split, "topic", None), getattr(split, "identity", None)

@@ -112,6 +112,8 @@ class SourceConnector(Connector):
     """The fields that make the identity, as the manifest names them: they may not change under a checkpoint."""
     continued: ClassVar[Mapping[str, str]] = {}
     """Fields whose change may make an identity that goes on from the one before (:meth:`goes_on_from`), each with how it does."""
+    is_consumed: ClassVar[bool] = False
+    """Whether what a commit has read is removed, so that nobody can read it again."""
     is_outside: ClassVar[bool] = True
     """Whether its records come from outside this program: ``validate`` looks whether they can be read, and dead letters may be asked for
     again, if ``io.replays`` knows their splits."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OPEN_METHODS = ("GET", "HEAD")
 """What anybody may ask where there is no token; all else, only this machine."""
 
+_OF_METHODS = {"/v1/savepoints/{name}": "savepoints"}
+"""What a resource is of, for messages, if its methods do not say that."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -81,7 +84,8 @@ class Admission:
     """Lets requests pass for the paths and methods that there are, from those who show the token."""
 
     def __init__(self, methods: Mapping[str, tuple[str, ...]], token: Token | None, *, private: Collection[str] = ()) -> None:
-        """``methods``: by path, whose last part may be ``{join}``: any name. ``private``: paths where no method is open to anybody."""
+        """``methods``: by path, whose last part may be any name, as in ``/v1/queries/{join}``. ``private``: paths where no method is open
+        to anybody."""
         self._methods, self._token, self._private = methods, token, private
 
     def admit(self, method: str, path: str, authorization: str | None, *, address: str, host: str) -> None:
@@ -89,8 +93,9 @@ class Admission:
 
         ``address``: the one that is listened on; ``host``: the request's ``Host``, empty where it has none.
         """
-        resource = path if path in self._methods else f"{path.rpartition('/')[0]}/{{join}}"
-        if resource not in self._methods:
+        folder = path.rpartition("/")[0]
+        resource = path if path in self._methods else next((each for each in self._methods if each.startswith(f"{folder}/{{")), "")
+        if not resource:
             raise Refused(404, f"{path}: there is no such resource; there are {', '.join(self._methods)}")
         if method not in self._methods[resource]:
             allowed = ", ".join(self._methods[resource])
@@ -99,7 +104,7 @@ class Admission:
             if method in OPEN_METHODS and resource not in self._private:
                 return
             if not _is_loopback(address):
-                what = "plans" if method == "PUT" else "queries"
+                what = _OF_METHODS.get(resource, "plans" if method == "PUT" else "queries")
                 raise Refused(
                     403,
                     f"{method} {path}: without a token {what} are taken from this machine only, and {address} is open to others; "

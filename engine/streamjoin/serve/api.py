@@ -42,6 +42,8 @@ from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
 from streamjoin.serve.reorderings import Reorderings
+from streamjoin.serve.savepoints import PATH as SAVEPOINTS
+from streamjoin.serve.savepoints import answered
 from streamjoin.serve.scaler import Scaler
 from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers
 
@@ -55,6 +57,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "/v1/scaling": ("GET", "HEAD", "PUT"),
     "/v1/statistics": ("GET", "HEAD"),
     "/v1/health": ("GET", "HEAD"),
+    SAVEPOINTS: ("GET", "HEAD"),
+    f"{SAVEPOINTS}/{{name}}": ("GET", "HEAD", "PUT", "DELETE"),
 }
 OF_PAGE = {"/v1/live": ("GET", "HEAD"), "/v1/decisions": ("GET", "HEAD")}
 """What there is besides where a page shows the join."""
@@ -97,16 +101,14 @@ class PlanApi:
         try:
             if request.path == "/v1/live" and self._live is not None:
                 return self._live.answer(request)
-            if request.path == "/v1/decisions":
-                return self._decisions()
+            if request.path in (told := self._told()):
+                return told[request.path]()
+            if request.path.startswith(SAVEPOINTS):
+                return answered(self._driver.savepoints, request)
             if request.path == "/v1/scaling":
                 return self._scaling(request.body if request.method == "PUT" else None)
             if request.path == "/v1/plan/preview":
                 return self._preview(request.body)
-            if request.path == "/v1/health":
-                return self._healthy()
-            if request.path == "/v1/statistics":
-                return self._statistics()
             if request.method == "PUT":
                 with self._putting:
                     return self._put(request.body)
@@ -117,6 +119,10 @@ class PlanApi:
             return Refused(400, str(error)).answer
         except PlanRefused as error:
             return Refused(409 if isinstance(error, PlanOutdated) else 422, str(error)).answer
+
+    def _told(self) -> dict[str, Callable[[], Answer | Content]]:
+        """What is only told, by path."""
+        return {"/v1/decisions": self._decisions, "/v1/health": self._healthy, "/v1/statistics": self._statistics}
 
     def _running(self) -> tuple[PlanStatus, Layout]:
         status, layout = self._driver.plan_status(), self._driver.layout

@@ -23,6 +23,7 @@ from streamjoin.manifest.text import field_name
 from streamjoin.query.continuous import Continuous
 from streamjoin.scheme.dichotomy import MOST_TASKS
 from streamjoin.scheme.tiling import Scheme
+from streamjoin.state.checkpoint import Savepoint
 
 
 class BodyError(ValueError):
@@ -220,6 +221,35 @@ class ScalingAnswer(Message):
     paused: bool
     by: str | None
     """The client that has paused it."""
+
+
+class SavepointAnswer(Message):
+    """``GET /v1/savepoints/{name}``; see :class:`streamjoin.state.checkpoint.Savepoint`."""
+
+    name: str
+    state: Literal["asked", "kept", "deleting"]
+    """asked: the next commit keeps it; deleting: the next commit forgets it."""
+    epoch: int | None = None
+    """This and the rest: null while it is asked for."""
+    committed_at: float | None = None
+    """The time of the commit of that epoch, in seconds since 1970."""
+    kept_at: float | None = None
+    """The time when it was decided to keep it."""
+    nbytes: int | None = Field(default=None, alias="bytes")
+    """Of what it keeps. Savepoints, and the join itself, share what they have in common."""
+
+    @classmethod
+    def of(cls, name: str, savepoint: Savepoint | None, is_wanted: bool | None) -> SavepointAnswer:
+        """``is_wanted``: what was asked for and is not committed yet."""
+        if savepoint is None:
+            return cls(name=name, state="asked")
+        return cls.of_fields(savepoint, name=name, state="deleting" if is_wanted is False else "kept")
+
+
+class SavepointsAnswer(Message):
+    """``GET /v1/savepoints``."""
+
+    savepoints: list[SavepointAnswer]
 
 
 class Spread(Message):

@@ -60,6 +60,7 @@ INDEX = b"""\
 /v1/scaling       GET: whether the run scales itself; PUT: pause that
 /v1/statistics    what plans are made from
 /v1/health        the health, with the plan
+/v1/savepoints    epochs that are kept; /v1/savepoints/NAME  PUT: keep the last one, DELETE
 /v1/live          all that the page shows; with Accept: text/event-stream, as it changes
 /v1/decisions     what the autoscaler has decided, and why
 /v1/query         POST: SQL over what the join holds

@@ -145,6 +145,21 @@ class SnapshotState:
 
 
 @dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A committed epoch that is kept: the entry of the log that has it, and all that this names (``controlplane.savepoints``)."""
+
+    path: str
+    """The entry's."""
+    epoch: int
+    committed_at: float | None
+    """The wall clock at the commit of the epoch."""
+    kept_at: float
+    """The wall clock when it was decided to keep it."""
+    nbytes: int
+    """Of tuples and of results that streams are yet to read. Savepoints, and the join itself, share what they have in common."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """All that survives: the state of a join after an epoch."""
 
@@ -171,6 +186,8 @@ class Checkpoint:
     plan: PlanState = field(default_factory=PlanState)
     output: OutputState = field(default_factory=OutputState)
     snapshots: SnapshotState = field(default_factory=SnapshotState)
+    savepoints: dict[str, Savepoint] = field(default_factory=dict)
+    """Epochs that are kept, by name."""
     state: HeldState = field(default_factory=HeldState)
 
     def sized(self, streams: int, places: int) -> Checkpoint:
@@ -178,6 +195,11 @@ class Checkpoint:
         if self.epoch >= 0:
             return self
         return replace(self, input=InputState.of(streams), state=replace(self.state, expired=(None,) * places))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the held tuples, as they are stored, and of results that streams are yet to read."""
+        return sum(block.nbytes for block in self.state.stored) + sum(part.extent.nbytes for part in self.output.fed)
 
     def on(self, key_spaces: KeySpaces) -> Checkpoint:
         """The same with tuples that lie on these."""

@@ -21,6 +21,7 @@ Why this is exactly once, and what a crash does:
   says that says more, a claim as old as the one that says less. A plan's first entry stays as long, for those who want to see what it
   changed. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is needed. A driver that claims may find such
   a hole at any time, so it always lists.
+- An entry that a savepoint keeps stays, with all that it names, for as long as the newest entry has the savepoint.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
 """
@@ -39,12 +40,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin import __version__
-from streamjoin.state.checkpoint import Checkpoint, Texts
+from streamjoin.state.checkpoint import Checkpoint, Savepoint, Texts
 from streamjoin.state.checks import END, is_whole
 from streamjoin.state.codec import read
 from streamjoin.state.storage import AlreadyExists, Missing, Storage, StorageError
 
-FORMAT = 4
+FORMAT = 5
 """Of entries, with the checkpoint in them. To change a field is another number."""
 RETAIN_ENTRIES = 32
 """The number of entries that stay for those who read the log meanwhile."""
@@ -171,6 +172,15 @@ def _cannot_go_on(storage: Storage, paths: Sequence[str], error: Damaged) -> Sto
     )
 
 
+def read_kept(storage: Storage, name: str, savepoint: Savepoint) -> Checkpoint:
+    """The checkpoint that a savepoint keeps. Raises StorageError."""
+    try:
+        return Entry.decode(storage.get(savepoint.path)).checkpoint
+    except (Missing, Damaged) as error:
+        damage = f"{storage.url}/{savepoint.path}: savepoint {name}, which is this entry, cannot be read ({error})"
+        raise StorageError(f"{damage}; restore the entry, or delete the savepoint (streamjoin savepoint delete)") from error
+
+
 class CommitLog:
     """One driver's hold on the log. Not safe for use by several threads."""
 
@@ -188,6 +198,10 @@ class CommitLog:
         self.writer = identity or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.incarnation = 0
         self.sequence = -1
+        self.latest: Entry | None = None
+        """The newest entry of this driver; None: it has not claimed the log yet. Any thread may read it."""
+        self.found = Checkpoint()
+        """The checkpoint as it was before this driver's claim."""
         self._verified_at = _Moment(0.0, 0.0)
         self._generation = 0
         """Of the newest entry's plan."""
@@ -219,8 +233,14 @@ class CommitLog:
                 continue  # the previous driver is far ahead, and the claim in a hole that it left behind
             self._require_exclusive(data)
             self._kept_since = dict.fromkeys(found, self._now())
+            self.found = known
             self._generation = checkpoint.plan.generation
             return checkpoint
+
+    @property
+    def newest_path(self) -> str:
+        """The path of the newest entry of this driver."""
+        return path_of(self.sequence)
 
     @property
     def next_path(self) -> str:
@@ -261,7 +281,7 @@ class CommitLog:
             self._unknown = True  # the entry may be there, and be taken for that of a later commit, as both have one writer
             raise
         self._verified_at = now
-        self.sequence = sequence
+        self.sequence, self.latest = sequence, entry
         return data
 
     def _create(self, path: str, data: bytes) -> None:

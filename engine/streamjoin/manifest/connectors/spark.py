@@ -47,6 +47,7 @@ class SparkSource(SparkInput, SourceConnector):
     opener = "streamjoin.io.staged_source:open_fed"
     fixed = ("format", "streaming")
     is_outside = False
+    is_consumed = True
 
     _staging: str = PrivateAttr("")
 

@@ -20,6 +20,7 @@ class StagedSource(SourceConnector):
 
     opener = "streamjoin.io.staged_source:open_source"
     fixed = ("path",)
+    is_consumed = True
 
     @property
     def identity(self) -> str:
