@@ -181,6 +181,7 @@ OF_A_PLAN = (
 
 STEPS = {
     "claim": ("takes the log over", "nothing, or an entry that stops an older driver"),
+    "clone": ("copies the savepoint that a join begins with", "files that no commit names, or the commit of the copy"),
     "republish": ("publishes the results of the last commit again", "some are visible; publishing them again changes nothing"),
     "sweep": ("removes files that no commit names", "some of them are gone"),
     "snapshots": ("waits until the store of snapshots has room", "nothing"),

@@ -35,7 +35,7 @@ from test_replan import Unreliable, next_plan
 
 NUMBERS = itertools.count()
 """Of worlds: tasks keep what they have read by its name as long as their process lives, so that no two may have the same names."""
-POOLS = ("state.store", "state.blocks", "results.parts", "results.reader", "io.staging")
+POOLS = ("controlplane.cloning", "state.store", "state.blocks", "results.parts", "results.reader", "io.staging")
 """Modules that hand requests to threads."""
 MOST_DRIVERS = 20
 """After so many nothing happens to anyone, and one comes to the end."""

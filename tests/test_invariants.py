@@ -14,6 +14,7 @@ from cases import ALL
 from harness import SECOND, Crash, driver_for, join_of, make_job, oracle, output_of
 from invariants import KILLED_BY, OF_A_PLAN, OF_AN_EPOCH, PAGE, STEPS, page, steps_of_the_driver
 from streamjoin.controlplane.driver import Driver
+from streamjoin.controlplane.savepoints import keep_of_stopped
 from streamjoin.elastic.ending import map_tasks
 from streamjoin.elastic.plan import Plan
 from streamjoin.job import Job
@@ -25,8 +26,8 @@ from test_crashes import make_inputs
 BAND, WITHIN = "abs(l.k - r.k) <= 1", 4
 INPUTS = make_inputs(seed=11, epochs=9)
 WANTED = oracle(INPUTS, (pa.int64(), pa.int64()), BAND, f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
-ADDED_AFTER, END = 4, 1000
-"""The epochs after which another join is added, and after which nothing is left to do."""
+BEGUN_AFTER, ADDED_AFTER, END = 0, 4, 1000
+"""The epochs after which there is a savepoint to begin with, after which another join is added, and after which nothing is left to do."""
 SCALING = {"stabilization": "0s"}
 
 
@@ -52,9 +53,18 @@ def test_every_name_on_the_page_is_there() -> None:
         assert callable(found), name
 
 
-def job_of(root: Path, names: str) -> Job:
-    joins = [join_of(root / name, name=name, on=BAND, window={"within": f"{WITHIN}s"}) for name in names]
-    job = make_job(root, joins=joins, types=("BIGINT", "BIGINT"), workers=2, watermark="1s", epoch={"interval": "1s"}, scaling=SCALING)
+def job_of(root: Path, names: str, out: str = "", **checkpoint: object) -> Job:
+    joins = [join_of(root / out / name, name=name, on=BAND, window={"within": f"{WITHIN}s"}) for name in names]
+    job = make_job(
+        root,
+        joins=joins,
+        types=("BIGINT", "BIGINT"),
+        workers=2,
+        watermark="1s",
+        epoch={"interval": "1s"},
+        scaling=SCALING,
+        checkpoint={"location": str(root / "state")} | checkpoint,
+    )
     return replace(job, min_workers=1, max_workers=4)
 
 
@@ -93,12 +103,22 @@ def go_on(driver: Driver, until: int) -> None:
     driver.stop()
 
 
+def begin(root: Path) -> dict[str, str]:
+    """The savepoint of a join of the same input, which another can begin with."""
+    location = str(root / "origin" / "state")
+    job, storage = job_of(root, "a", "origin", location=location), ObjectStorage(location)
+    go_on(driver_for(job, INPUTS, storage, InlineRunner()), BEGUN_AFTER)
+    keep_of_stopped(job, storage, "begun", clock=lambda: 0.0)
+    return {"location": location, "savepoint": "begun"}
+
+
 def run(root: Path, dies_at: str, visit: int) -> bool:
-    """Two joins, of which one comes later, to the end of their input, by as many drivers as it takes; whether one died.
+    """Two joins, of which one comes later, from another's savepoint to the end of their input, by as many drivers as it takes; whether one
+    died.
 
     It does when it comes to the step for the time after ``visit`` others.
     """
-    visits, died = count(), False
+    visits, died, origin = count(), False, begin(root)
 
     def at(step: str) -> None:
         if step == dies_at and next(visits) == visit:
@@ -107,7 +127,7 @@ def run(root: Path, dies_at: str, visit: int) -> bool:
     for names, until in (("a", ADDED_AFTER), ("ab", END)):
         done = False
         while not done:
-            driver = driver_for(job_of(root, names), INPUTS, ObjectStorage(str(root / "state")), Late(), at=at)
+            driver = driver_for(job_of(root, names, cloneOf=origin), INPUTS, ObjectStorage(str(root / "state")), Late(), at=at)
             try:
                 go_on(driver, until)
                 done = True
@@ -123,7 +143,7 @@ def test_a_driver_may_die_at_each_step(step: str, tmp_path: Path, monkeypatch: p
     visit = 0
     while run(tmp_path / str(visit), step, visit):
         root = tmp_path / str(visit)
-        assert output_of(root / "a") == WANTED, f"died at {step}, visit {visit}"
+        assert output_of(root / "origin" / "a") + output_of(root / "a") == WANTED, f"died at {step}, visit {visit}"
         later = output_of(root / "b")
         assert later <= WANTED, f"died at {step}, visit {visit}: the join that came later has results that it cannot have"
         assert later.total() > 10

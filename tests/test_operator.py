@@ -108,6 +108,7 @@ class TestChanges:
             ("security.tls", {"secretName": "one-tls"}, Class.RESTART),
             ("driver.podTemplate", {"spec": {"priorityClassName": "high"}}, Class.RESTART),
             ("checkpoint.location", "s3://bucket/state/two", Class.RESTART),
+            ("checkpoint.cloneOf", {"location": "s3://bucket/state/two", "savepoint": "a"}, Class.RESTART),
             ("streams.0.schema", "id BIGINT, amount DOUBLE, at TIMESTAMP, more INT", Class.REFUSED),
             ("streams.0.source.kafka.topic", "others", Class.REFUSED),
             ("joins.0.window.within", "60s", Class.REFUSED),
@@ -119,6 +120,11 @@ class TestChanges:
         assert worst(classify(before, after)) is kind
         is_same = revision(before, "") == revision(after, "")
         assert is_same == (kind in (Class.IGNORED, Class.LIVE)), "the driver restarts exactly when the revision differs"
+
+    def test_another_savepoint_to_begin_with_is_no_other_checkpoint(self) -> None:
+        after = changed("joins.0.window.within", "60s")
+        after["spec"]["checkpoint"]["cloneOf"] = {"location": "s3://bucket/state/two", "savepoint": "a"}
+        assert worst(classify(compared(manifest_of(streamjoin())), compared(manifest_of(after)))) is Class.REFUSED
 
     @pytest.mark.parametrize(
         ("before", "after", "kind"),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from streamjoin.elastic.settings import Mode
-from streamjoin.job import Job, JoinJob, JoinSource, SnapshotsJob, SourceModel, StreamJob
+from streamjoin.job import Job, JoinJob, JoinSource, Origin, SnapshotsJob, SourceModel, StreamJob
 from streamjoin.language.event_time import DerivedTime
 from streamjoin.language.graph import join_graphs
 from streamjoin.language.join_type import JoinType
@@ -55,7 +55,7 @@ def compile_job(manifest: Manifest) -> Job:
         message = "is missing; a run outside Kubernetes needs a directory for its state"
         raise ManifestError((Problem("spec.checkpoint.location", None, message),))
     checkpoint = place(spec.checkpoint.location)
-    dead = spec.dead_letter
+    clone_of, dead = spec.checkpoint.clone_of, spec.dead_letter
     spec = outer_joins.expanded(spec)
     schemas = resolve.schemas_of(spec)
     joins = tuple(_join_job(index, spec, schemas) for index in range(len(spec.joins)))
@@ -94,6 +94,7 @@ def compile_job(manifest: Manifest) -> Job:
         max_tuples=spec.epoch.max_tuples,
         max_bytes=spec.epoch.max_bytes.bytes,
         checkpoint=checkpoint,
+        origin=None if clone_of is None else Origin(place(clone_of.location), clone_of.savepoint),
         dead_letter=f"{checkpoint}/{DEAD_LETTERS}" if dead is None or dead.location is None else place(dead.location),
         letters_retention=None if dead is None or dead.retention is None else dead.retention.micros / 1e6,
         most_late_letters=SAMPLED_LATE if dead is None or dead.late is None else math.inf if dead.late else 0,

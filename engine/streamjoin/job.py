@@ -154,6 +154,15 @@ class JoinJob:
         return self.found if isinstance(self.found, Condition) else None
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a join begins with: a savepoint of another one."""
+
+    location: str
+    """That join's directory of state."""
+    savepoint: str
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Joins over streams, ready to run."""
@@ -193,6 +202,8 @@ class Job:
     """Of the records that an epoch takes, as they are in memory; about."""
     checkpoint: str
     """The directory of the state."""
+    origin: Origin | None
+    """What it begins with; None: with nothing."""
     dead_letter: str
     """The directory of records that do not parse."""
     letters_retention: float | None  # for so many seconds they are kept; None: for ever

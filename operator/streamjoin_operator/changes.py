@@ -146,10 +146,15 @@ def classify(before: Object, after: Object) -> tuple[Change, ...]:
     aligned, joins = _joins(before, after)
     old, new = _fields(aligned), _fields(after)
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
-    moved = before["spec"]["checkpoint"] != after["spec"]["checkpoint"]
+    moved = _place(before) != _place(after)
     changes = [_relaxed(change, moved, bool(joins)) for change in map(_classified, sorted(fields))]
     changes = [_continued(change, before, after) for change in changes]
     return (*changes, *(_relaxed(change, moved, bool(joins)) for change in joins))
+
+
+def _place(value: Object) -> Object:
+    """Where the checkpoint is."""
+    return {name: of for name, of in value["spec"]["checkpoint"].items() if name != "cloneOf"}
 
 
 def _joins(before: Object, after: Object) -> tuple[Object, tuple[Change, ...]]:

@@ -52,6 +52,8 @@ def _directories(manifest: Manifest) -> Iterator[tuple[str, str, bool]]:
                 yield f"spec.joins[{index}].output.sink.{kind}.path", directory, False
     if spec.checkpoint.location is not None:
         yield "spec.checkpoint.location", spec.checkpoint.location, False
+    if spec.checkpoint.clone_of is not None:
+        yield "spec.checkpoint.cloneOf.location", spec.checkpoint.clone_of.location, True
     if spec.dead_letter is not None and spec.dead_letter.location is not None:
         yield "spec.deadLetter.location", spec.dead_letter.location, False
 

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from streamjoin.controlplane import deployment, events
 from streamjoin.controlplane.caution import Caution
+from streamjoin.controlplane.cloning import clone
 from streamjoin.controlplane.commits import Commits
 from streamjoin.controlplane.compaction import rewrite_after
 from streamjoin.controlplane.cutting import least_workers, plan_for
@@ -129,7 +130,11 @@ class Driver:
 
     def _start(self) -> None:
         self._phase("claim")
-        self._commits.checkpoint = self._log.claim().sized(len(self.job.streams), len(self.job.places))
+        claimed, origin = self._log.claim(), self._job.origin
+        if claimed.epoch < 0 and origin is not None:
+            self._phase("clone")
+            claimed = clone(self._job, origin, self._storage, self._log, self._commits.sources, self._phase.moved)
+        self._commits.checkpoint = claimed.sized(len(self.job.streams), len(self.job.places))
         self._pipeline.caution = Caution.after_deaths((self.checkpoint.claims - 1) * self._suspects_data, self.job.max_tuples)
         changes = join_changes(self.job, self.checkpoint, self._storage.url)
         self._commits.checkpoint = as_named_now(self.job, self.checkpoint, changes, self._storage.url)

@@ -39,14 +39,30 @@ class JoinChanges:
 def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges:
     """The differences between the manifest's joins and those that the checkpoint was made with. Raises CheckpointMismatch for what may not
     differ."""
+    changes, lines = _compared(job, checkpoint)
+    if lines:
+        remedy = f"Restore the manifest, or choose a new checkpoint.location (this one is {location})"
+        raise CheckpointMismatch(f"{'; '.join(lines)}. {remedy}")
+    return changes
+
+
+def require_same(job: Job, kept: Checkpoint, savepoint: str) -> None:
+    """Raises CheckpointMismatch for a savepoint, of this name and place, that the manifest's joins cannot begin with."""
+    _, lines = _compared(job, kept)
+    if lines:
+        remedy = f"Correct the manifest, or begin without spec.checkpoint.cloneOf, which is {savepoint}"
+        raise CheckpointMismatch(f"{'; '.join(lines)}. {remedy}")
+
+
+def _compared(job: Job, checkpoint: Checkpoint) -> tuple[JoinChanges, list[str]]:
+    """What became of the joins, and what differs that may not."""
     before, now = checkpoint.fingerprint, fingerprint(job)
     if not before:
-        return JoinChanges()
+        return JoinChanges(), []
     before = _widened(job, before)
     had, streams = _streams_in(before), _streams_in(now)
     if len(had) != len(streams):
-        lines = [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
-        raise _mismatch(lines, location)
+        return JoinChanges(), [f"spec.streams: {', '.join(streams)} differ from {', '.join(had)}, which the checkpoint was made with"]
     changes, lines = _joins(job, checkpoint, before)
     if (model := before.get(MODEL, OTHERS)) != now.get(MODEL, OTHERS):
         lines.append(f"{MODEL}: {now.get(MODEL, job.model)} differs from {model}, which the checkpoint was made with")
@@ -57,13 +73,7 @@ def join_changes(job: Job, checkpoint: Checkpoint, location: str) -> JoinChanges
     lines = [*_differing(before, now, of_streams, refusals), *lines]
     if changes:
         lines += _narrowed(job, before, changes)
-    if lines:
-        raise _mismatch(lines, location)
-    return changes
-
-
-def _mismatch(lines: list[str], location: str) -> CheckpointMismatch:
-    return CheckpointMismatch("; ".join(lines) + f". Restore the manifest, or choose a new checkpoint.location (this one is {location})")
+    return changes, lines
 
 
 def _widened(job: Job, before: dict[str, str]) -> dict[str, str]:

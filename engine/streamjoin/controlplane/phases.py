@@ -41,6 +41,10 @@ class Phases:
         if not resumed:
             self.at(phase)
 
+    def moved(self) -> None:
+        """The present phase goes on: it is not overdue."""
+        self._progress.enter(self._epoch(), self._phase)
+
     def lap(self) -> dict[str, float]:
         """Count the present phase up to now; the seconds by step since :meth:`restart`."""
         now = time.perf_counter()

@@ -346,6 +346,15 @@ class Epoch(Part):
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 
 
+class CloneOf(Part):
+    """A savepoint of another join."""
+
+    location: Location
+    """The checkpoint.location of that join: a directory, as a local path or a URL (file, s3, gs, abfss, az). It is only read."""
+    savepoint: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+    """The savepoint's name."""
+
+
 class Checkpoint(Part):
     """Where state is kept: exactly one of location and persistentVolumeClaim."""
 
@@ -353,6 +362,8 @@ class Checkpoint(Part):
     """A directory, as a local path or a URL (file, s3, gs, abfss, az). It belongs to this join alone."""
     persistent_volume_claim: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """Kubernetes: the name of a PersistentVolumeClaim."""
+    clone_of: CloneOf | None = None
+    """The savepoint that the join begins with, while no epoch is committed in its own checkpoint. By default it begins with nothing."""
     size: MemoryAmount | None = None
     """Kubernetes: the size of the claim that the operator creates if none has that name. Without it the claim must exist. A larger one
     enlarges that claim, where its storage class allows it."""

@@ -45,8 +45,8 @@ def place_problems(manifest: Manifest) -> Check:  # noqa: C901
         for kind, sink in sinks_in(value_at(join, "output", "sink")):
             if (directory := sink.directory()) is not None:
                 known.append((f"spec.joins[{index}].output.sink.{kind}.path", directory, place(directory)))
-    for field, part in (("checkpoint", "checkpoint"), ("deadLetter", "dead_letter")):
-        if (location := value_at(manifest, "spec", part, "location")) is not None:
+    for field, *part in (("checkpoint", "checkpoint"), ("deadLetter", "dead_letter"), ("checkpoint.cloneOf", "checkpoint", "clone_of")):
+        if (location := value_at(manifest, "spec", *part, "location")) is not None:
             known.append((f"spec.{field}.location", location, place(location)))
     for position, (field, written, path) in enumerate(known):
         for other_field, other_written, other in known[:position]:
