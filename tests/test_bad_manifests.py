@@ -403,8 +403,8 @@ CASES = [
         "a list for a mapping",
         "checkpoint: {location: out/state}",
         "checkpoint: [out/state]",
-        'spec.checkpoint: ["out/state"] must be a mapping of location, persistentVolumeClaim, size, storageClassName, accessModes and'
-        " onDelete",
+        'spec.checkpoint: ["out/state"] must be a mapping of location, persistentVolumeClaim, cloneOf, size, storageClassName,'
+        " accessModes and onDelete",
     ),
     bad(
         "a required field that is null",

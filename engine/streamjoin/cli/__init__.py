@@ -240,6 +240,18 @@ def delete_savepoint(target: str, name: str, token_file: Path | None, seconds: f
     raise SystemExit(delete_savepoint(target, name, token_file, seconds))
 
 
+@savepoint.command()
+@click.argument("manifest", type=FILE)
+@click.argument("name")
+@click.option("--keep", metavar="NAME", help="Keep what the join is before that as a savepoint of this name.")
+@click.option("--repeat-results", "repeats", is_flag=True, help="Go back although results of epochs after NAME appear again.")
+def rollback(manifest: Path, name: str, keep: str | None, repeats: bool) -> None:
+    """Have the join of MANIFEST, which must not run, go on from the savepoint of this NAME."""
+    from streamjoin.cli.savepoint import roll_back_to
+
+    raise SystemExit(roll_back_to(manifest, name, keep, repeats=repeats))
+
+
 @main.command()
 @click.argument("target", metavar="MANIFEST|URL")
 @click.argument("sql")

@@ -1,5 +1,5 @@
 """``streamjoin savepoint``: lists, makes and deletes savepoints: of a running join by its driver, of one that does not run in its storage
-alone."""
+alone; and takes the latter back to one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure, ending
 from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
 from streamjoin.cli.validate import job_at
+from streamjoin.controlplane.rollback import repeated, roll_back
 from streamjoin.controlplane.savepoints import (
     SavepointMissing,
     SavepointRefused,
@@ -25,6 +26,7 @@ from streamjoin.controlplane.savepoints import (
     keep_of_stopped,
     savepoints_in,
 )
+from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.serve.messages import SavepointAnswer
 from streamjoin.serve.savepoints import PATH
 from streamjoin.state.log import Superseded
@@ -74,6 +76,24 @@ def delete_savepoint(target: str, name: str, token_file: Path | None, seconds: f
     click.echo(f"{name}: deleted")
 
 
+@ending()
+def roll_back_to(manifest: Path, name: str, keep: str | None, *, repeats: bool) -> None:
+    """Take a join that does not run back to what was kept by this name. ``repeats``: results may appear again."""
+    job = job_at(manifest)
+    again = repeated(job)
+    if again and not repeats:
+        where = ", ".join(f"{to} ({join})" for join, to in again.items())
+        raise Failure(
+            Exit.USAGE,
+            f"results that were found after savepoint {name} will be found again, and appear a second time in {where}. Give the joins other"
+            " outputs, or begin another join with the savepoint (checkpoint.cloneOf); or say --repeat-results",
+        )
+    before, after = _in_storage(lambda: roll_back(job, ObjectStorage(job.checkpoint), name, keep=keep, clock=time.time))
+    savepoint = after.savepoints[name]
+    kept = "" if keep is None else f"; what was is kept as {keep}"
+    click.echo(f"{name}: the join goes on from epoch {savepoint.epoch}, and counts on from {before.epoch}{kept}")
+
+
 def _storage(manifest: str) -> ObjectStorage:
     return ObjectStorage(job_at(Path(manifest)).checkpoint)
 
@@ -84,6 +104,8 @@ def _in_storage(do: Any) -> Any:
         return do()
     except (SavepointRefused, SavepointMissing) as error:
         raise Failure(Exit.USAGE, str(error.args[0])) from error
+    except CheckpointMismatch as error:
+        raise Failure(Exit.MISMATCH, f"{error}") from error
     except Superseded as error:
         raise Failure(Exit.SUPERSEDED, f"{error}; name the URL of the driver that runs instead of the manifest") from error
     except StorageError as error:

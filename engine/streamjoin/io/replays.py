@@ -451,6 +451,11 @@ def is_reading_again(position: Position | None) -> bool:
     return _done(position).letters > 0
 
 
+def requests_done(position: Position | None) -> int:
+    """The number of the last request that a stream is done with."""
+    return _done(position).request
+
+
 def _gone(split: Split, position: Position) -> str:
     """Why records of a topic are not there any more, by the position from now on; empty: nothing is known of that."""
     topic, before = getattr(split, "topic", None), getattr(split, "identity", None)

@@ -86,6 +86,8 @@ class SinkConnector(Connector):
     """The function ``(model, Arrow schema) -> batches`` that reads visible results back, as ``module:name``; None: there is none."""
     is_exactly_once: ClassVar[bool] = True
     """Whether readers see each result once, whatever dies; otherwise some may come again."""
+    replaces_by_key: ClassVar[bool] = False
+    """Whether a result takes the place of one with the same key, so that one that is found again changes nothing."""
     is_shown: ClassVar[bool] = False
     """Whether results are only shown by the driver. A program that runs the join by itself is given them instead."""
 

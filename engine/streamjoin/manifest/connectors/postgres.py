@@ -38,6 +38,7 @@ class PostgresSink(SinkConnector):
     """Settings of libpq, such as user, password and sslmode. A value file:/path is read from that file, env:NAME from that variable."""
 
     opener = "streamjoin.io.postgres_sink:open_sink"
+    replaces_by_key = True
 
     @property
     def identity(self) -> str:
