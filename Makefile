@@ -36,9 +36,10 @@ lint: setup-test ## Check style and types
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy
 
-crds: setup ## Make the CustomResourceDefinition from the manifest's models
+crds: setup ## Make the CustomResourceDefinitions from the manifest's models
 	$(BIN)/python -m streamjoin_operator.crd > crds/streamjoins.streamjoin.dev.yaml
-	cp crds/streamjoins.streamjoin.dev.yaml charts/streamjoin-operator/files/
+	$(BIN)/python -m streamjoin_operator.snapshot_model > crds/streamjoinsnapshots.streamjoin.dev.yaml
+	cp crds/streamjoins.streamjoin.dev.yaml crds/streamjoinsnapshots.streamjoin.dev.yaml charts/streamjoin-operator/files/
 	$(BIN)/python tools/chart_readme.py
 
 docs: export NO_MKDOCS_2_WARNING := 1

@@ -40,6 +40,7 @@ PATHS = {
 }
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/streamjoins.streamjoin.dev"
 STREAMJOINS = "/apis/streamjoin.dev/v1beta1/namespaces/{}/streamjoins"
+SNAPSHOTS = "/apis/streamjoin.dev/v1beta1/namespaces/{}/streamjoinsnapshots"
 
 
 def operator_rules() -> list[Object]:
@@ -257,7 +258,8 @@ class Cluster:
 def install(server: ApiServer) -> None:
     """StreamJoins as the cluster knows them. Not applied again where it is as this has left it: that takes the API server a second."""
     if server.url not in _INSTALLED or _INSTALLED[server.url] != _installed(server):
-        server.install_crd(parsed((ROOT / "crds" / "streamjoins.streamjoin.dev.yaml").read_text()))
+        for name in ("streamjoins", "streamjoinsnapshots"):
+            server.install_crd(parsed((ROOT / "crds" / f"{name}.streamjoin.dev.yaml").read_text()))
         _INSTALLED[server.url] = _installed(server)
 
 

@@ -139,6 +139,13 @@ class FakeDriver:
         self.watermark_held: dict[str, Any] | None = None
         self.idle_seconds: float | None = None
         self.measured_generation: int | None = None
+        self.savepoints: dict[str, Object] = {}
+        """By name, what is kept."""
+        self.asked_savepoints: list[tuple[str, str]] = []
+        """Method and name of what was asked of savepoints and changes something."""
+        self.savepoint_refusal: str | None = None
+        self.commits = True
+        """Whether what is asked of savepoints is done at once."""
         self.polls = 0
         """How often somebody asked for the plan."""
         driver = self
@@ -152,6 +159,8 @@ class FakeDriver:
                     self.answer(200, driver.metrics().encode())
                 elif not driver.admits(self.headers.get("Authorization", "")):
                     self.answer(401, b'{"error": "no"}')
+                elif path.startswith("/v1/savepoints/"):
+                    self.answer(*driver.savepoint("GET", path.rpartition("/")[2]))
                 elif path == "/v1/health":
                     facts = {"state": driver.state, "lastError": driver.last_error, "lastFailure": driver.last_failure}
                     facts |= {"stalled": driver.stalled, "committedAt": 1.8e9, "snapshotsWait": driver.snapshots_wait}
@@ -163,7 +172,13 @@ class FakeDriver:
                 else:
                     self.answer(503, b'{"error": "no plan yet"}')
 
+            def do_DELETE(self) -> None:
+                self.answer(*driver.savepoint("DELETE", self.path.rpartition("/")[2]))
+
             def do_PUT(self) -> None:
+                if "/v1/savepoints/" in self.path:
+                    self.answer(*driver.savepoint("PUT", self.path.rpartition("/")[2]))
+                    return
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 driver.wishes.append(body)
                 if driver.answer == 202:
@@ -178,6 +193,26 @@ class FakeDriver:
     def admits(self, authorization: str) -> bool:
         given = authorization.removeprefix("Bearer ")
         return bool(given) and (self.token is None or given == self.token)
+
+    def savepoint(self, method: str, name: str) -> tuple[int, bytes]:
+        """Status and body of the answer about one."""
+        if method != "GET":
+            self.asked_savepoints.append((method, name))
+        if method == "PUT" and self.savepoint_refusal is not None:
+            return 422, json.dumps({"error": self.savepoint_refusal}).encode()
+        kept = self.savepoints.get(name)
+        if method == "PUT" and kept is None:
+            kept = {"name": name, "state": "asked", "epoch": None, "committedAt": None, "keptAt": None, "bytes": None}
+            if self.commits:
+                self.savepoints[name] = kept | {"state": "kept", "epoch": self.epochs, "committedAt": 1.8e9, "keptAt": 1.8e9, "bytes": 4096}
+            return 202, json.dumps(kept).encode()
+        if kept is None:
+            return 404, json.dumps({"error": f"savepoint '{name}': does not exist; there are none"}).encode()
+        if method == "DELETE":
+            if self.commits:
+                del self.savepoints[name]
+            return 202, json.dumps(kept | {"state": "deleting"}).encode()
+        return 200, json.dumps(kept).encode()
 
     def plan(self) -> Object:
         areas = {"areas": [{}] * self.workers, "tasks": self.workers, "model": self.model}

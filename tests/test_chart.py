@@ -22,7 +22,7 @@ import chart_readme
 from apiserver import ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from documents import all_parsed, parsed
-from streamjoin_operator import crd
+from streamjoin_operator import crd, snapshot_model
 from streamjoin_operator.admission import DIRECTORY, PATH
 from streamjoin_operator.settings import Settings, read
 from waiting import PATIENCE_SECONDS, wait_for
@@ -165,7 +165,8 @@ def values(request: pytest.FixtureRequest) -> Object:
 
 def test_the_chart_carries_the_definition() -> None:
     """Otherwise: make crds"""
-    assert (CHART / "files" / CRD.name).read_text() == CRD.read_text()
+    for file in CRD.parent.iterdir():
+        assert (CHART / "files" / file.name).read_text() == file.read_text()
 
 
 def test_the_readme_has_all_values_with_their_comments() -> None:
@@ -210,12 +211,10 @@ def test_every_value_is_in_the_schema_and_commented() -> None:
 
 @pytest.mark.helm
 def test_the_definition_is_installed_as_it_is_with_a_note_to_keep_it() -> None:
-    (definition,) = of_kind(rendered({}), "CustomResourceDefinition")
-    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    wanted = parsed(CRD.read_text())["spec"]
-    assert definition["spec"] == wanted
-    (loose,) = of_kind(rendered({"crds": {"keep": False}}), "CustomResourceDefinition")
-    assert "annotations" not in loose["metadata"]
+    definitions, loose = (of_kind(rendered({"crds": {"keep": keep}}), "CustomResourceDefinition") for keep in (True, False))
+    assert [each["spec"] for each in definitions] == [parsed(file.read_text())["spec"] for file in sorted(CRD.parent.iterdir())]
+    assert all(each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for each in definitions)
+    assert not any("annotations" in each["metadata"] for each in loose)
     assert of_kind(rendered({"crds": {"install": False}}), "CustomResourceDefinition") == []
 
 
@@ -767,9 +766,11 @@ def test_helm_installs_upgrades_and_leaves_the_definition_and_the_joins(cluster:
 @pytest.mark.apiserver
 def test_helm_installs_again_under_another_name_and_the_definition_is_taken_over_by_one_command(cluster: ApiServer) -> None:
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.PLURAL}.{crd.GROUP}"
-    if cluster.admin.exists(path):  # of another test
-        cluster.admin.delete(path)
-        wait_for("the definition is gone", lambda: not cluster.admin.exists(path))
+    of_snapshots = path.replace(crd.PLURAL, snapshot_model.PLURAL)
+    for each in (path, of_snapshots):
+        if cluster.admin.exists(each):  # of another test
+            cluster.admin.delete(each)
+            wait_for("the definition is gone", lambda each=each: not cluster.admin.exists(each))  # type: ignore[misc]
 
     def owner() -> str:
         return str(cluster.admin.get(path)["metadata"]["annotations"]["meta.helm.sh/release-name"])
@@ -794,9 +795,8 @@ def test_helm_installs_again_under_another_name_and_the_definition_is_taken_over
     cluster.helm("uninstall", "second", "--namespace", "team-b")
     assert cluster.admin.exists(path)
     # One that no release has brought.
-    cluster.kubectl(
-        "annotate", "crd", f"{crd.PLURAL}.{crd.GROUP}", *(f"{name}-" for name in cluster.admin.get(path)["metadata"]["annotations"])
-    )
+    removed = [f"{name}-" for name in cluster.admin.get(path)["metadata"]["annotations"]]
+    cluster.kubectl("annotate", "crd", f"{crd.PLURAL}.{crd.GROUP}", f"{snapshot_model.PLURAL}.{crd.GROUP}", *removed)
     with pytest.raises(AssertionError, match="belongs to no release; set it to false, or have this release take it over: ") as refused:
         cluster.helm("install", "third", str(CHART), "--namespace", "operators")
     cluster.kubectl(*told_command(str(refused.value)))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import test_operator_api
+import test_operator_snapshots
 from apiserver import ApiError, ApiServer, Asked, running
 from chart import RIGHTS, install, of_kind, path_of, rendered
 from operator_cluster import PATHS, STREAMJOINS, Cluster, Object
@@ -163,6 +164,7 @@ STORIES: tuple[Callable[[Cluster], None], ...] = (
     test_operator_api.test_spec_changes_by_class,
     test_operator_api.test_query_servers_come_are_told_of_and_go,
     test_operator_api.test_delete_with_the_state,
+    test_operator_snapshots.test_from_apply_to_kept_to_deleted,
     a_claim_is_made,
     somebody_else_is_quicker,
     children_that_are_not_wanted_any_more_are_deleted,

@@ -117,6 +117,8 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         "EnlargingFailed",
         # tests/test_operator_trial.py and test_definition.py
         *("NewTemplateFails", "DefinitionOlder"),
+        # tests/test_operator_snapshots.py
+        *("SnapshotKept", "SnapshotAsked", "SnapshotWaits", "SnapshotRefused", "SnapshotGone", "SnapshotDeleting", "StreamJoinMissing"),
         # tests/test_operator_reconcile.py; nothing from outside makes the operator itself fail, and the API server refuses the other change
         *("PlanDropped", "OperatorFailed", "CheckpointMismatch"),
     }

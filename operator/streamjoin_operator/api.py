@@ -65,6 +65,7 @@ def _kind(version: str, plural: str, kind: str, *parts: str, namespaced: bool = 
 
 
 STREAM_JOIN = _kind(API_VERSION, "streamjoins", KIND, "status")
+SNAPSHOT = _kind(API_VERSION, "streamjoinsnapshots", "StreamJoinSnapshot", "status")
 DEPLOYMENT = _kind("apps/v1", "deployments", "Deployment")
 SERVICE = _kind("v1", "services", "Service")
 CONFIG_MAP = _kind("v1", "configmaps", "ConfigMap")

@@ -56,7 +56,7 @@ COLUMNS = (
 
 def definition() -> Json:
     """The CustomResourceDefinition. Raises ValueError for a model with an unbounded field."""
-    spec = _structural(model.Spec)
+    spec = structural(model.Spec)
     streams, joins = spec["properties"]["streams"], spec["properties"]["joins"]
     # Streams and joins are known by their names, also to those who apply a part of a manifest.
     by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -66,9 +66,9 @@ def definition() -> Json:
     _without_defaults_in_lists(spec)
     for items in (streams["items"], joins["items"]):
         _atomic_choices(items)
-    _bounded(spec, "spec")
-    status = _structural(Status)
-    _bounded(status, "status")
+    bounded(spec, "spec")
+    status = structural(Status)
+    bounded(status, "status")
     # Before an operator has looked at it a resource is not settled: without this, kstatus would take it for that.
     status["default"] = {"observedGeneration": -1}
     schema = {
@@ -88,7 +88,7 @@ def definition() -> Json:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [_column(*column) for column in COLUMNS],
+        "additionalPrinterColumns": [printed(*column) for column in COLUMNS],
         "subresources": {
             "status": {},
             "scale": {
@@ -166,7 +166,7 @@ def _or_default(rule: str, of: str, name: str, default: Any) -> str:
     return re.sub(rf"(?<!has\()\b{re.escape(field)}\b", f"(has({field}) ? {field} : {quoted(default)})", rule)
 
 
-def _column(name: str, kind: str, path: str, description: str, priority: int) -> Json:
+def printed(name: str, kind: str, path: str, description: str, priority: int) -> Json:
     column: Json = {"name": name, "type": kind, "jsonPath": path}
     if description:
         column["description"] = description
@@ -175,7 +175,7 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
     return column
 
 
-def _structural(part: type[Part]) -> Json:  # noqa: C901
+def structural(part: type[Part]) -> Json:  # noqa: C901
     """A model's JSON schema, with its rules, as Kubernetes wants it: nothing by reference, no alternatives with null."""
     schema = part.model_json_schema(schema_generator=SchemaGenerator)
     definitions: Json = schema.pop("$defs", {})
@@ -230,7 +230,7 @@ def _written(default: Any) -> Any:
     return {name: written for name, value in default.items() if (written := _written(value)) is not None} or None
 
 
-def _bounded(schema: Json, field: str) -> None:
+def bounded(schema: Json, field: str) -> None:
     """Raises ValueError unless every text, list and mapping has a greatest length."""
     text = schema.get("type") == "string" or "x-kubernetes-int-or-string" in schema
     if text and "maxLength" not in schema and "enum" not in schema:
@@ -238,19 +238,19 @@ def _bounded(schema: Json, field: str) -> None:
     if schema.get("type") == "array":
         if "maxItems" not in schema:
             raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
-        _bounded(schema["items"], f"{field}[]")
+        bounded(schema["items"], f"{field}[]")
     if "additionalProperties" in schema:
         if "maxProperties" not in schema:
             raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
-        _bounded(schema["additionalProperties"], f"{field}[]")
+        bounded(schema["additionalProperties"], f"{field}[]")
     for name, inner in schema.get("properties", {}).items():
-        _bounded(inner, f"{field}.{name}")
+        bounded(inner, f"{field}.{name}")
 
 
-def text() -> str:
-    """The definition as YAML, as it stands in ``crds/``."""
+def text(made: Json | None = None) -> str:
+    """A definition as YAML, as it stands in ``crds/``; that of StreamJoins by default."""
     head = "# Made from the manifest's models: change those, then `make crds`.\n"
-    return head + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
+    return head + yaml.dump(made or definition(), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
 
 
 class _Plain(yaml.SafeDumper):

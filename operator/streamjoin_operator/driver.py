@@ -90,6 +90,16 @@ class Answered:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is answered about a savepoint."""
+
+    status: int
+    """Of HTTP; 0: there was no answer that could be used."""
+    said: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
 class DriverClient:
     """One session for all drivers. To be made and closed within the event loop."""
 
@@ -148,6 +158,21 @@ class DriverClient:
             return Answered(answer.status, str(json.loads(data)["error"]))
         except (ValueError, KeyError, TypeError):
             return Answered(answer.status, f"/v1/plan answers {answer.status}, and not as a driver does")
+
+    async def savepoint(self, method: str, url: str, token: str, name: str) -> Kept:
+        """Make, read or delete a savepoint. The message of a refusal is the driver's; of all else it is ours."""
+        path = f"/v1/savepoints/{name}"
+        try:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            body = b"" if method == "PUT" else None
+            async with self._session.request(method, url + path, data=body, headers=headers, allow_redirects=False) as answer:
+                data = await read_at_most(answer, LARGEST_ANSWER, path)
+            said = json.loads(data)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            return Kept(0, problem=failure(error))
+        if not isinstance(said, dict) or ("error" not in said and "state" not in said):
+            return Kept(0, problem=f"{path} answers {answer.status}, and not as a driver does")
+        return Kept(answer.status, said, str(said.get("error", "")))
 
     async def _json(self, url: str, path: str, token: str) -> tuple[int, dict[str, Any]]:
         status, text = await self._text(url, path, token)

@@ -22,7 +22,7 @@ import kopf
 from streamjoin import logs
 from streamjoin_operator import access, names, webhook_certificate
 from streamjoin_operator.admission import AdmissionServer
-from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, SNAPSHOT, STREAM_JOIN, Api, ApiError
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
@@ -34,6 +34,7 @@ from streamjoin_operator.queue import Queue
 from streamjoin_operator.reconcile import Reconciler
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import SettingError, Settings, read
+from streamjoin_operator.snapshots import Snapshots
 from streamjoin_operator.suspending import PageToken, Suspending
 
 WATCH_SECONDS = 600
@@ -113,6 +114,19 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
     return registry
 
 
+def watch_snapshots(registry: kopf.OperatorRegistry, snapshots: Snapshots, queue: Queue) -> None:
+    """Have kopf call for StreamJoinSnapshots, too."""
+
+    @kopf.on.event(SNAPSHOT.group_version, SNAPSHOT.name, registry=registry)
+    async def saw_snapshot(event: Any, **_: Any) -> None:
+        key = snapshots.saw(plain(event["object"]))
+        if event["type"] == "DELETED":
+            snapshots.bodies.pop(key, None)
+            queue.forget(key)
+        else:
+            queue.put(key)
+
+
 def plain(value: Any) -> Any:
     """A body without what only fills memory: of its managed fields those of others."""
     body = dict(value)
@@ -133,6 +147,8 @@ class Operator:
     health: Health | None = None
     port: int = 0
     """Of health and metrics, once it runs."""
+    _snapshots: tuple[Snapshots, Queue] | None = None
+    """And which of them are to be reconciled."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set. Raises LeaseLostError, and what kopf or a worker raises."""
@@ -143,6 +159,8 @@ class Operator:
         prometheus = PrometheusClient(self.settings, told=self.metrics.asked)
         reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, on_step=self.on_step)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
+        snapshots = Snapshots(api, drivers, self.settings, reconciler.seen)
+        self._snapshots = snapshots, Queue(snapshots.reconcile)
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         try:
@@ -193,6 +211,7 @@ class Operator:
         assert self.reconciler is not None, "run makes it"
         assert self.queue is not None, "run makes it"
         assert self.health is not None, "run makes it"
+        assert self._snapshots is not None, "run makes them"
         seen, queue, health = self.reconciler.seen, self.queue, self.health
         health.is_ready, health.state = False, "starting"
         self.metrics.active.set(1)
@@ -201,6 +220,7 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(queue.run(self.settings.workers)),
+                group.create_task(self._snapshots[1].run(self.settings.workers)),
                 group.create_task(_ready(ready, health)),
                 group.create_task(self._audit(api, seen, queue, health)),
             ]
@@ -208,8 +228,10 @@ class Operator:
                 kept = webhook_certificate.keep(api, self.settings.lease_namespace, self.settings.admission_certificate)
                 tasks.append(group.create_task(kept))
             group.create_task(_cancel_at(stop, tasks))
+            registry = handlers(seen, queue, self.settings, self.way)
+            watch_snapshots(registry, *self._snapshots)
             await kopf.operator(
-                registry=handlers(seen, queue, self.settings, self.way),
+                registry=registry,
                 standalone=True,
                 clusterwide=not namespaces,
                 namespaces=namespaces,

@@ -15,30 +15,25 @@ import sys
 import webbrowser
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamjoin.elastic.explain import explain as explanation
 from streamjoin.elastic.ledger import Ledger
+from streamjoin_operator import plugin_snapshots
 from streamjoin_operator.children import LEDGER_KEY
 from streamjoin_operator.cost import known
 from streamjoin_operator.following import Ended, Unreachable, begin_with, follow, print_now, tell_now
+from streamjoin_operator.kubectl import RESOURCE, Kubectl, Object, Refused, read_one
 from streamjoin_operator.names import DRIVER, QUERIES, RESTART, base_name, ledger_name, queries_name
 from streamjoin_operator.opening import forward_with, keep_open
 from streamjoin_operator.pod_templates import PORT, TOKEN_PATH
 from streamjoin_operator.reasons import Reason
 
-Object = dict[str, Any]
-Kubectl = Callable[[Sequence[str]], str]
-
-RESOURCE = "streamjoins.streamjoin.dev"
+ACTIONS = "status|explain|plan|query|open|suspend|resume|snapshot|clone|rollback"
 PAGE_VOLUME = "page-token"
 """With the token of the page, in the operator's pods."""
 OPERATOR_SELECTOR = "app.kubernetes.io/component=operator,app.kubernetes.io/part-of=streamjoin"
 """The operator's own pods, as its chart labels them."""
-
-
-class Refused(Exception):  # noqa: N818 - what the user is told
-    """kubectl could not do it; the text is its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,13 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Look at StreamJoins, ask what they hold, stop them and let them go on."
+    description = "Look at StreamJoins, ask what they hold, stop them and let them go on; keep what they are, and go back to that."
     parser = argparse.ArgumentParser(prog="kubectl streamjoin", description=description)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("-n", "--namespace", help="The namespace; kubectl's own by default.")
     common.add_argument("--context", help="As for kubectl.")
     common.add_argument("--kubeconfig", help="As for kubectl.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="status|explain|plan|query|open|suspend|resume")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="status|explain|plan|query|open|suspend|resume|snapshot|clone|rollback"
+    )
     status = actions.add_parser("status", parents=[common], help="Show one line for each StreamJoin, or everything about one.")
     status.add_argument("name", nargs="?", help="The StreamJoin; without it, all of the namespace.")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="Show the StreamJoins of all namespaces.")
@@ -104,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     open_.add_argument("name", nargs="?", help="The StreamJoin; without it, the page of all of them.")
     open_.add_argument("--port", type=int, default=0, help="The port on this machine; any free one by default.")
     open_.add_argument("--no-browser", action="store_true", help="Only print the link.")
+    plugin_snapshots.add_to(actions, common)
     actions.choices["explain"].add_argument("--limit", type=int, default=12, help="The number of scaling decisions to show.")
     return parser
 
@@ -276,12 +274,14 @@ _ACTIONS: dict[str, Callable[[Kubectl, argparse.Namespace], str]] = {
     "query": _query,
     "suspend": _switch(True),
     "resume": _switch(False),
+    "snapshot": plugin_snapshots.snapshot,
+    "clone": plugin_snapshots.clone,
+    "rollback": plugin_snapshots.rollback,
 }
 
 
 def _one(kubectl: Kubectl, name: str) -> Object:
-    body: Object = json.loads(kubectl(["get", RESOURCE, name, "-o", "json"]))
-    return body
+    return read_one(kubectl, RESOURCE, name)
 
 
 def overview(bodies: Sequence[Object], *, namespaces: bool = False) -> str:

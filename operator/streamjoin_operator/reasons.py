@@ -110,6 +110,14 @@ class Reason(Enum):
     NothingShed = "No tuples are dropped."
     DefinitionOlder = "Nothing is degraded; the cluster's CustomResourceDefinition lacks fields of this operator, which the message names."
     Healthy = "Nothing is degraded."
+    # of a StreamJoinSnapshot
+    SnapshotKept = "The savepoint is there."
+    SnapshotAsked = "The driver makes the savepoint with its next commit."
+    SnapshotWaits = "The driver cannot be asked for the savepoint now, and is when it can; the message says why."
+    SnapshotRefused = "There can be no such savepoint; the message is the driver's."
+    SnapshotGone = "The savepoint was made, and somebody has deleted it since; another one needs another name."
+    SnapshotDeleting = "The StreamJoinSnapshot is being deleted; it goes once the driver has deleted the savepoint."
+    StreamJoinMissing = "There is no StreamJoin of the name in spec.streamJoin."
     # the end
     PodsEnding = "The StreamJoin is being deleted; its pods are to end before the state is removed (checkpoint.onDelete: Delete)."
     StateRemoving = "The StreamJoin is being deleted; a Job removes the state in the checkpoint."

@@ -53,13 +53,17 @@ class Seen:
             self._watched[key] = body
         known = self.bodies.get(key)
         # Of one version an answer goes before the watch: one that began under an older definition shows it without what that lacks.
-        if known is None or (_is_newer(body, known) and not (is_watched and _version(body) == _version(known))):
+        if known is None or (is_newer(body, known) and not (is_watched and _version(body) == _version(known))):
             self.bodies[key] = body
         return key
 
+    def watches(self, namespace: str) -> bool:
+        """Whether its StreamJoins are not passed over."""
+        return self._namespaces is None or namespace in self._namespaces
+
     def is_ours(self, body: Object) -> bool:
         """Whether it is of this operator's class, and in a namespace that is watched."""
-        return self._is_of_class(body) and (self._namespaces is None or body["metadata"]["namespace"] in self._namespaces)
+        return self._is_of_class(body) and self.watches(body["metadata"]["namespace"])
 
     def _is_of_class(self, body: Object) -> bool:
         return (body["spec"].get("operatorClass") or "") == self._class
@@ -94,9 +98,9 @@ class Seen:
         Only what it had missed at the audit before too counts: events take a moment.
         """
         there = {(body["metadata"]["namespace"], body["metadata"]["name"]): body for body in found if self.is_ours(body)}
-        behind = {key: body for key, body in there.items() if not _is_newer(self._watched.get(key, _NEVER), body)}
+        behind = {key: body for key, body in there.items() if not is_newer(self._watched.get(key, _NEVER), body)}
         gone = set(self.bodies) - set(there)
-        missed = [key for key, body in behind.items() if not _is_newer(self._watched.get(key, _NEVER), self._suspected.get(key, body))]
+        missed = [key for key, body in behind.items() if not is_newer(self._watched.get(key, _NEVER), self._suspected.get(key, body))]
         missed = [key for key in missed if key in self._suspected]
         ended = [key for key in gone if key in self._suspected_gone]
         for key in missed:
@@ -112,7 +116,7 @@ class Seen:
         if name is None or known is None:
             return None
         key = (metadata["namespace"], name)
-        if _is_newer(body, known.get(key)):
+        if is_newer(body, known.get(key)):
             before = known.get(key)
             known[key] = body
             if before is None or before["metadata"].get("generation") != metadata.get("generation"):
@@ -174,7 +178,8 @@ def _version(body: Object) -> tuple[str, str]:
     return body["metadata"]["uid"], body["metadata"]["resourceVersion"]
 
 
-def _is_newer(body: Object, known: Object | None) -> bool:
+def is_newer(body: Object, known: Object | None) -> bool:
+    """Whether a body is another object's, or a version that is not older."""
     if body is _NEVER:
         return False
     if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:

@@ -74,11 +74,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{/* The command by which this release takes the definition over. */}}
+{{/* The command by which this release takes the definitions over, which go together. */}}
 {{- define "operator.takeDefinition" -}}
 {{- $annotations := dict "meta.helm.sh/release-name" .Release.Name "meta.helm.sh/release-namespace" .Release.Namespace }}
 {{- $patch := dict "metadata" (dict "labels" (dict "app.kubernetes.io/managed-by" "Helm") "annotations" $annotations) -}}
-kubectl patch crd streamjoins.streamjoin.dev --type=merge -p '{{ toJson $patch }}'
+kubectl patch crd streamjoins.streamjoin.dev streamjoinsnapshots.streamjoin.dev --type=merge -p '{{ toJson $patch }}'
 {{- end }}
 
 {{/* A mapping as name=value, one a line. */}}
@@ -132,6 +132,12 @@ matchExpressions:
   verbs: [get, list, watch, patch]
 - apiGroups: [streamjoin.dev]
   resources: [streamjoins/status]
+  verbs: [patch]
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoinsnapshots]
+  verbs: [list, watch, patch]
+- apiGroups: [streamjoin.dev]
+  resources: [streamjoinsnapshots/status]
   verbs: [patch]
 # Owner references that block the owner's deletion.
 - apiGroups: [streamjoin.dev]
