@@ -92,6 +92,23 @@ OF_AN_EPOCH = (
         ),
     ),
     Invariant(
+        "A clone begins with all that the savepoint keeps, or with nothing. It reads nothing of the other storage after that, and changes"
+        " nothing there.",
+        ("controlplane.cloning:clone",),
+        (
+            "test_clones:test_any_one_storage_call_of_a_clone_may_fail_or_kill_the_driver",
+            "test_clones:test_any_join_goes_on_from_a_savepoint_as_from_its_last_commit",
+        ),
+    ),
+    Invariant(
+        "A join that goes back to a savepoint goes on counting epochs, so that no sink takes what it publishes for something that it has.",
+        ("controlplane.rollback:roll_back",),
+        (
+            "test_rollback:test_results_after_the_savepoint_are_found_again_in_epochs_of_their_own",
+            "test_rollback:test_any_one_storage_call_may_fail_or_kill_who_goes_back",
+        ),
+    ),
+    Invariant(
         "An index of snapshots is created once, by whichever driver is first, and names no file that an older or a newer driver removes.",
         ("results.archive:Archive.sweep",),
         (

@@ -34,6 +34,8 @@ from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import read_kept, read_latest
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from test_crashes import FAULTS, check, expected, finish, job_at, make_inputs, nth
+from test_invariants import INPUTS, WANTED, go_on
+from test_invariants import job_of as invariants_job
 from test_random_joins import SEED, SUITES
 from test_savepoints import latest, removes_at_once, require_whole
 
@@ -337,3 +339,28 @@ def test_a_driver_that_dies_while_it_copies_leaves_nothing_that_stays(tmp_path: 
     give(origin, own, up_to=2)
     driver = finish(own, inputs, ObjectStorage(str(own / "state")), InlineRunner(), cloned(job, origin, own))
     check(own, inputs, driver, "died thrice", cloned(job, origin, own))
+
+
+def test_a_clone_may_have_other_joins_and_more_workers_than_its_origin(tmp_path: Path) -> None:
+    """As a join that goes on from its own checkpoint may."""
+    origin = {"location": str(tmp_path / "origin"), "savepoint": KEPT}
+    storage = ObjectStorage(origin["location"])
+    began = invariants_job(tmp_path, "a", "first", location=origin["location"])
+    go_on(driver_for(began, INPUTS, storage, InlineRunner()), 2)
+    keep_of_stopped(began, storage, KEPT, clock=lambda: 0.0)
+    for names in ("ab", "b"):
+        location = str(tmp_path / f"state-{names}")
+        job = replace(invariants_job(tmp_path, names, names, location=location, cloneOf=origin), model="broadcast", min_workers=3)
+        driver = driver_for(job, INPUTS, ObjectStorage(location), InlineRunner())
+        driver.start()
+        while driver.step(final=True) is not None:
+            pass
+        driver.stop()
+        assert driver.checkpoint.epoch > 2
+        assert driver.scheme is not None
+        assert driver.scheme.tasks >= 3
+        if "a" in names:
+            assert output_of(tmp_path / "first" / "a") + output_of(tmp_path / names / "a") == WANTED
+        later = output_of(tmp_path / names / "b")
+        assert later <= WANTED
+        assert later.total() > 10

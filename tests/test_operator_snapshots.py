@@ -33,6 +33,7 @@ from waiting import wait_for
 
 Object = dict[str, Any]
 KEY = ("default", "nightly")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Killed(BaseException):
@@ -414,3 +415,16 @@ def test_the_plugin_goes_back_in_the_driver_s_pod_and_has_it_start_anew() -> Non
     with pytest.raises(plugin.Refused):
         plugin_snapshots.rollback(refusing, options("rollback", "one", "nightly"))
     assert [words[0] for words in refusing.asked] == ["get", "exec"], "the driver is left alone"
+
+
+@pytest.mark.apiserver
+def test_joins_run_where_the_cluster_lacks_the_definition_of_snapshots(cluster: Cluster) -> None:
+    """As after an upgrade of the operator alone."""
+    cluster.admin.delete(f"{DEFINITIONS}/streamjoinsnapshots.streamjoin.dev")
+    wait_for("it is gone", lambda: not cluster.admin.exists(f"{DEFINITIONS}/streamjoinsnapshots.streamjoin.dev"))
+    try:
+        with cluster.operator():
+            cluster.run()
+            assert cluster.condition("Ready") == ("True", "JoinRunning")
+    finally:
+        cluster.server.install_crd(json.loads(json.dumps(definition())))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from click.testing import CliRunner
 
 from cases import how_many, some
 from faulty_runs import elastic
-from harness import Crash, FaultyStorage, driver_for, manifest_text, output_of
+from harness import Crash, FaultyStorage, driver_for, join_of, make_job, manifest_text, output_of
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.controlplane import rollback
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.rollback import repeated, roll_back
-from streamjoin.controlplane.savepoints import SavepointMissing, SavepointRefused, delete_of_stopped
+from streamjoin.controlplane.savepoints import SavepointMissing, SavepointRefused, delete_of_stopped, keep_of_stopped
 from streamjoin.epoch.ports import CheckpointMismatch
 from streamjoin.job import Job
 from streamjoin.runner.inline import InlineRunner
@@ -30,6 +32,7 @@ from streamjoin.state.log import Superseded, read_kept
 from streamjoin.state.storage import ObjectStorage, Storage, StorageError
 from test_clones import KEPT, results_at_once, run_origin
 from test_crashes import FAULTS, OPTIONS, check, expected, finish, job_at, make_inputs, nth
+from test_invariants import BAND, END, INPUTS, WANTED, WITHIN, go_on
 from test_replan import next_plan
 from test_savepoints import held_in, latest, removes_at_once, require_whole
 
@@ -249,3 +252,35 @@ def test_the_command_says_what_appears_again(tmp_path: Path) -> None:
     document["spec"]["joins"][0]["condition"] = "l.k = r.k"
     path.write_text(yaml.safe_dump(document))
     assert told(KEPT)[0] == Exit.MISMATCH
+
+
+def test_who_goes_back_before_a_join_was_added_has_it_added_again(tmp_path: Path) -> None:
+    """As one that was removed since is there again; each as the manifest says by then."""
+    storage, began = ObjectStorage(str(tmp_path / "state")), joins_of(tmp_path, "a")
+    for names, until in (("a", 2), ("ab", 5)):
+        go_on(driver_for(joins_of(tmp_path, names), INPUTS, storage, InlineRunner()), until)
+        if names == "a":
+            keep_of_stopped(began, storage, KEPT, clock=lambda: 0.0)
+    before = latest(storage).epoch
+    for names in ("ab", "b", "a"):
+        root = tmp_path / names
+        shutil.copytree(tmp_path / "state", root / "state")
+        shutil.copytree(tmp_path / "a", root / "a")
+        own, job = ObjectStorage(str(root / "state")), joins_of(root, names, sources=tmp_path)
+        roll_back(job, own, KEPT, keep=None, clock=lambda: 0.0)
+        go_on(driver_for(job, INPUTS, own, InlineRunner()), END)
+        if "a" in names:
+            first, again = (results_of(root / "a", *span) for span in ((0, 2), (before + 1, 10 * END)))
+            assert first + again == WANTED, names
+        if "b" in names:
+            later = results_of(root / "b", before + 1, 10 * END)
+            assert later <= WANTED, names
+            assert later.total() > 10, names
+
+
+def joins_of(root: Path, names: str, *, sources: Path | None = None) -> Job:
+    """Joins of some names, each with an output of its own, in files of one epoch each."""
+    sink = {name: {"sink": {"files": {"path": str(root / name / "out"), "gather": "0s"}}} for name in names}
+    joins = [join_of(root / name, name=name, on=BAND, window={"within": f"{WITHIN}s"}, output=sink[name]) for name in names]
+    options = {"workers": 2, "watermark": "1s", "checkpoint": {"location": str(root / "state")}}
+    return replace(make_job(sources or root, joins=joins, types=("BIGINT", "BIGINT"), **options), min_workers=1, max_workers=4)
