@@ -92,6 +92,7 @@ class TestChanges:
             ("operatorClass", "blue", Class.IGNORED),
             ("metrics.podMonitor", {"labels": {"release": "prometheus"}}, Class.IGNORED),
             ("queries", {"replicas": 2, "flight": True}, Class.IGNORED),
+            ("backup", {"schedule": "0 3 * * *", "keep": 2}, Class.IGNORED),
             ("workers.max", 16, Class.LIVE),
             ("workers.floor", 3, Class.LIVE),
             ("scheme.model", "square", Class.LIVE),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import test_backups
 import test_operator_api
 import test_operator_snapshots
 from apiserver import ApiError, ApiServer, Asked, running
@@ -165,6 +166,7 @@ STORIES: tuple[Callable[[Cluster], None], ...] = (
     test_operator_api.test_query_servers_come_are_told_of_and_go,
     test_operator_api.test_delete_with_the_state,
     test_operator_snapshots.test_from_apply_to_kept_to_deleted,
+    test_backups.a_backup_is_made_and_an_older_one_deleted,
     a_claim_is_made,
     somebody_else_is_quicker,
     children_that_are_not_wanted_any_more_are_deleted,

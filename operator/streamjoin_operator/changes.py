@@ -104,7 +104,7 @@ def engine_manifest(manifest: Manifest) -> Object:
     value["metadata"] = {"name": manifest.metadata.name}
     spec = value["spec"]
     of_pods = ("serviceAccountAnnotations", "image", "driver", "executor", "cleanup", "trial", "security", "metrics", "logging", "queries")
-    for name in ("suspend", "suspendDuring", "idle", "paused", "operatorClass", "maintenance", *of_pods):
+    for name in ("suspend", "suspendDuring", "idle", "paused", "operatorClass", "maintenance", "backup", *of_pods):
         spec.pop(name, None)
     for name in ("persistentVolumeClaim", "onDelete", "size", "storageClassName", "accessModes"):
         spec["checkpoint"].pop(name, None)

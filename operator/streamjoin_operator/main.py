@@ -23,6 +23,7 @@ from streamjoin import logs
 from streamjoin_operator import access, names, webhook_certificate
 from streamjoin_operator.admission import AdmissionServer
 from streamjoin_operator.api import DEPLOYMENT, NAMESPACE, SNAPSHOT, STREAM_JOIN, Api, ApiError
+from streamjoin_operator.backups import Backups
 from streamjoin_operator.drift import our_entries
 from streamjoin_operator.driver import DriverClient
 from streamjoin_operator.health import Health, HealthServer
@@ -114,8 +115,13 @@ def handlers(seen: Seen, queue: Queue, settings: Settings, way: access.Access) -
     return registry
 
 
-def watch_snapshots(registry: kopf.OperatorRegistry, snapshots: Snapshots, queue: Queue) -> None:
-    """Have kopf call for StreamJoinSnapshots, too."""
+def watch_snapshots(registry: kopf.OperatorRegistry, snapshots: Snapshots, queue: Queue, by_clock: Queue) -> None:
+    """Have kopf call for StreamJoinSnapshots, too. ``by_clock``: the queue of StreamJoins that have some made by the clock."""
+
+    @kopf.on.event(STREAM_JOIN.group_version, STREAM_JOIN.name, registry=registry)
+    async def saw_schedule(event: Any, **_: Any) -> None:
+        metadata = event["object"]["metadata"]
+        by_clock.put((metadata["namespace"], metadata["name"]), 1.0)  # once all handlers have seen it
 
     @kopf.on.event(SNAPSHOT.group_version, SNAPSHOT.name, registry=registry)
     async def saw_snapshot(event: Any, **_: Any) -> None:
@@ -125,6 +131,7 @@ def watch_snapshots(registry: kopf.OperatorRegistry, snapshots: Snapshots, queue
             queue.forget(key)
         else:
             queue.put(key)
+            by_clock.put((key[0], (event["object"]["metadata"].get("labels") or {}).get(names.NAME, "")), 1.0)
 
 
 def plain(value: Any) -> Any:
@@ -147,8 +154,8 @@ class Operator:
     health: Health | None = None
     port: int = 0
     """Of health and metrics, once it runs."""
-    _snapshots: tuple[Snapshots, Queue] | None = None
-    """And which of them are to be reconciled."""
+    _snapshots: tuple[Snapshots, Queue, Queue] | None = None
+    """And which of them are to be reconciled, and of which StreamJoins some are made by the clock."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set. Raises LeaseLostError, and what kopf or a worker raises."""
@@ -160,7 +167,8 @@ class Operator:
         reconciler = self.reconciler = Reconciler(api, drivers, self.settings, prometheus, on_step=self.on_step)
         queue = self.queue = Queue(reconciler.reconcile, finished=self.metrics.finished)
         snapshots = Snapshots(api, drivers, self.settings, reconciler.seen)
-        self._snapshots = snapshots, Queue(snapshots.reconcile)
+        backups = Backups(api, self.settings, reconciler.seen, snapshots)
+        self._snapshots = snapshots, Queue(snapshots.reconcile), Queue(backups.reconcile)
         self.metrics.watch(queue, reconciler.seen)
         health = self.health = Health(queue)
         try:
@@ -220,7 +228,7 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(queue.run(self.settings.workers)),
-                group.create_task(self._snapshots[1].run(self.settings.workers)),
+                *(group.create_task(each.run(self.settings.workers)) for each in self._snapshots[1:]),
                 group.create_task(_ready(ready, health)),
                 group.create_task(self._audit(api, seen, queue, health)),
             ]

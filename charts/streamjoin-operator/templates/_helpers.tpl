@@ -135,7 +135,7 @@ matchExpressions:
   verbs: [patch]
 - apiGroups: [streamjoin.dev]
   resources: [streamjoinsnapshots]
-  verbs: [list, watch, patch]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [streamjoin.dev]
   resources: [streamjoinsnapshots/status]
   verbs: [patch]

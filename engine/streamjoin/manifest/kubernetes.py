@@ -9,6 +9,7 @@ from pydantic import Field
 from streamjoin.manifest.field_types import CpuAmount, FreeForm, IdleSpan, Labels, MemoryAmount, ObjectName, ScrapeSpan
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
+from streamjoin.manifest.schedule import CronText
 
 
 class Tls(Part):
@@ -41,6 +42,15 @@ class Pods(Part):
 
     pod_template: FreeForm = Field(default={})
     """A pod template, merged strategically over the operator's own."""
+
+
+class Backup(Part):
+    """Kubernetes: StreamJoinSnapshots that the operator makes by the clock."""
+
+    schedule: CronText
+    """When, as cron writes it, in UTC: minute, hour, day, month and weekday. "30 2 * * *" is every night."""
+    keep: Annotated[int, Field(ge=1, le=50)] = 7
+    """How many of them are kept: older ones are deleted, once as many that are newer are ready."""
 
 
 class Queries(Part):

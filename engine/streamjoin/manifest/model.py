@@ -37,7 +37,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.kubernetes import Idle, Logging, Metrics, Pods, Queries, Security
+from streamjoin.manifest.kubernetes import Backup, Idle, Logging, Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.prometheus import Prometheus
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -465,6 +465,8 @@ class Spec(Part):
     trial: Pods = Pods()
     """Kubernetes: the pod that tries a new image or pod template before the driver is replaced. It has the driver's template; here is what
     it has differently. Its containers are named options and driver."""
+    backup: Backup | None = None
+    """Kubernetes: snapshots of the state by the clock. By default there are none."""
     queries: Queries = Queries()
     """Kubernetes: servers that answer queries (docs/query.md) apart from the driver. By default there are none."""
 
