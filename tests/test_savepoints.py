@@ -23,6 +23,8 @@ from streamjoin.controlplane import savepoints
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.savepoints import SavepointMissing, SavepointRefused, keep_of_stopped
 from streamjoin.epoch.ports import EpochFailed
+from streamjoin.query.commit import commit_of
+from streamjoin.query.errors import QueryError
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.blocks import load
 from streamjoin.state.checkpoint import Checkpoint
@@ -142,6 +144,7 @@ def test_a_join_that_has_nothing_to_do_makes_one_at_once(tmp_path: Path) -> None
     driver.start()
     driver.savepoints.keep("early")
     assert driver.savepoints.taken(driver.checkpoint).savepoints == {}, "there is no epoch yet"
+    assert driver.is_hurried, "the next epoch is not waited for"
     while driver.step() is not None:
         pass
     assert driver.savepoints.kept.keys() == {"early"}
@@ -156,6 +159,45 @@ def test_a_join_that_has_nothing_to_do_makes_one_at_once(tmp_path: Path) -> None
     log = storage.list("log")
     assert driver.step() is None
     assert storage.list("log") == log, "nothing is committed without need"
+
+
+def test_what_is_asked_for_is_told_of_until_a_commit_has_it(tmp_path: Path) -> None:
+    """Also while the epoch runs that is to commit it."""
+    told: list[dict[str, bool]] = []
+
+    def at(step: str) -> None:
+        if step in ("commit", "clean"):
+            told.append(dict(driver.savepoints.wishes))
+
+    storage = ObjectStorage(str(tmp_path / "state"))
+    driver = driver_for(job_at(tmp_path), make_inputs(), storage, InlineRunner(), at=at)
+    driver.start()
+    driver.step()
+    told.clear()
+    driver.savepoints.keep("a")
+    driver.step()
+    assert told == [{"a": True}, {}]
+    driver.savepoints.delete("a")
+    told.clear()
+    driver.step()
+    assert told == [{"a": False}, {}]
+    with pytest.raises(SavepointMissing):
+        driver.savepoints.delete("a")
+
+
+def test_the_epoch_that_is_kept_can_be_queried(tmp_path: Path, removes_at_once: None) -> None:
+    inputs, storage = make_inputs(3, epochs=EPOCHS), ObjectStorage(str(tmp_path / "state"))
+    driver = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+    driver.start()
+    for epoch in range(EPOCHS):
+        if epoch == 5:
+            driver.savepoints.keep("a")
+        driver.step()
+    asked = commit_of(storage, 4)
+    assert asked == read_kept(storage, "a", latest(storage).savepoints["a"])
+    require_whole(storage, asked)
+    with pytest.raises(QueryError, match="AS OF 20: cannot be read; epochs 0 to 4, 57 to 59 are there"):
+        commit_of(storage, 20)
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,8 @@ class Savepoints:
         self._job, self._log, self._garbage, self._clock = job, log, garbage, clock
         self._lock = threading.Lock()
         self._wishes: list[_Wish] = []
+        # Those that the next commit is to have; None: as the last one.
+        self._coming: Mapping[str, Savepoint] | None = None
 
     @property
     def kept(self) -> Mapping[str, Savepoint]:
@@ -66,8 +68,13 @@ class Savepoints:
     def wishes(self) -> Mapping[str, bool]:
         """What was asked for and is not committed yet, by name: whether it is to be kept, else deleted."""
         with self._lock:
-            wishes = {wish.name: wish.is_kept for wish in self._wishes}
-        return {name: is_kept for name, is_kept in wishes.items() if is_kept is not (name in self.kept)}
+            return self._uncommitted()
+
+    def _uncommitted(self) -> dict[str, bool]:
+        kept = self.kept
+        coming = kept if self._coming is None else self._coming
+        wanted = {name: name in coming for name in (*kept, *coming)} | {wish.name: wish.is_kept for wish in self._wishes}
+        return {name: is_kept for name, is_kept in wanted.items() if is_kept is not (name in kept)}
 
     def keep(self, name: str) -> None:
         """Ask for the last commit to be kept by this name; nothing is to be done where there is such a savepoint. Raises
@@ -75,14 +82,13 @@ class Savepoints:
         require_name(name)
         require_rereadable(self._job())
         with self._lock:
-            after = {*self.kept, *(wish.name for wish in self._wishes)} | {name}
-            require_room(len(after))
+            require_room(len({*self.kept, *self._uncommitted(), name}))
             self._wishes.append(_Wish(name, is_kept=True))
 
     def delete(self, name: str) -> None:
         """Ask for it to be deleted. Raises SavepointMissing."""
         with self._lock:
-            if name not in self.kept and all(wish.name != name for wish in self._wishes):
+            if name not in self.kept and name not in self._uncommitted():
                 raise SavepointMissing(missing(name, self.kept))
             self._wishes.append(_Wish(name, is_kept=False))
 
@@ -99,6 +105,7 @@ class Savepoints:
                 elif wish.name not in found:
                     found[wish.name] = savepoint = savepoint_of(latest, self._log.newest_path, self._clock())
                     self._garbage.keep(savepoint.path, latest.checkpoint)
+            self._coming = found
         return checkpoint if found == checkpoint.savepoints else replace(checkpoint, savepoints=found)
 
 
