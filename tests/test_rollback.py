@@ -121,10 +121,11 @@ def test_any_one_storage_call_may_fail_or_kill_who_goes_back(fault: str, tmp_pat
 
 @pytest.mark.usefixtures("removes_at_once")
 def test_joins_that_go_back_again_and_again_with_other_plans_end_as_if_they_had_not(tmp_path: Path) -> None:
+    """It is known of each savepoint which epochs have led to it: their results, and those of the last driver, are all."""
     for seed in range(how_many(40, of=8)):
         rng, root, inputs = random.Random(seed), tmp_path / str(seed), make_inputs(seed, epochs=10)
         job, storage = elastic(job_at(root, **results_at_once(root))), ObjectStorage(str(root / "state"))
-        names, lost, at = itertools.count(), list[tuple[int, int]](), -1
+        names, epochs, epochs_of = itertools.count(), set[int](), dict[str, set[int]]()
         for _ in range(4):
             driver = driver_for(job, inputs, storage, InlineRunner())
             driver.start()
@@ -134,18 +135,21 @@ def test_joins_that_go_back_again_and_again_with_other_plans_end_as_if_they_had_
                 if driver.scheme is not None and rng.random() < 0.5 and driver.plan_status().wanted is None:  # type: ignore[union-attr]
                     driver.put_plan(next_plan(rng, driver))
                 driver.step()
+                for name in driver.savepoints.kept.keys() - epochs_of.keys():
+                    epochs_of[name] = set(epochs)
+                epochs.add(driver.checkpoint.epoch)
             if rng.random() < 0.7:
                 driver.stop()
             kept = latest(storage).savepoints
             if kept:
                 name = rng.choice(sorted(kept))
-                at = kept[name].epoch
-                lost.append((at + 1, latest(storage).epoch))
+                epochs = set(epochs_of[name])
                 roll_back(job, storage, name, keep=None, clock=lambda: 0.0)
                 require_whole(storage, latest(storage))
+        last = latest(storage).epoch
         driver = finish(root, inputs, storage, InlineRunner(), job)
-        for first, last in lost:
-            hide(root, first, last)
+        for epoch in set(range(last + 1)) - epochs:
+            hide(root, epoch, epoch)
         for name in latest(storage).savepoints:
             delete_of_stopped(storage, name, clock=lambda: 0.0)
         check(root, inputs, driver, f"seed {seed}", job)
@@ -183,6 +187,25 @@ def test_a_driver_that_does_not_know_that_somebody_went_back_removes_nothing_of_
     successor = finish(tmp_path, inputs, storage, InlineRunner(), job)
     hide(tmp_path, 3, last)
     check(tmp_path, inputs, successor, "an older driver", job)
+
+
+def test_results_that_waited_to_be_visible_become_so_and_none_is_lost(tmp_path: Path) -> None:
+    """The driver was killed while small results of the last epochs waited for more."""
+    inputs, storage = make_inputs(epochs=EPOCHS), ObjectStorage(str(tmp_path / "state"))
+    job = job_at(tmp_path, output={"sink": {"files": {"path": str(tmp_path / "out"), "gather": "1h"}}})
+    driver = driver_for(job, inputs, storage, InlineRunner())
+    driver.start()
+    for epoch in range(EPOCHS - 1):
+        if epoch == KEPT_AT + 1:
+            driver.savepoints.keep(KEPT)
+        driver.step()
+    assert latest(storage).output.waiting
+    back(job, storage)
+    assert latest(storage).output.waiting, "they are not forgotten"
+    driver = finish(tmp_path, inputs, storage, InlineRunner(), job)
+    driver.stop()
+    found, wanted = output_of(tmp_path), expected(inputs)
+    assert wanted < found < wanted + wanted, "all of them, and some twice"
 
 
 def test_a_driver_that_runs_stops(tmp_path: Path) -> None:
