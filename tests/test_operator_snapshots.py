@@ -326,6 +326,15 @@ def test_from_apply_to_kept_to_deleted(cluster: Cluster) -> None:
 
 
 @pytest.mark.apiserver
+def test_one_that_is_there_before_its_streamjoin_is_made_once_that_runs(cluster: Cluster) -> None:
+    with cluster.operator():
+        apply(cluster)
+        wait_for("it is said", lambda: "StreamJoinMissing" in json.dumps(status_of(cluster)))
+        cluster.run()
+        wait_for("it is kept", lambda: is_kept(cluster))
+
+
+@pytest.mark.apiserver
 def test_the_api_server_refuses_names_that_no_savepoint_can_have(cluster: Cluster) -> None:
     with pytest.raises(ServerError, match="63"):
         apply(cluster, "a" * 64)
@@ -420,6 +429,9 @@ def test_the_plugin_goes_back_in_the_driver_s_pod_and_has_it_start_anew() -> Non
 @pytest.mark.apiserver
 def test_joins_run_where_the_cluster_lacks_the_definition_of_snapshots(cluster: Cluster) -> None:
     """As after an upgrade of the operator alone."""
+    for each in cluster.admin.get("/apis/streamjoin.dev/v1beta1/streamjoinsnapshots")["items"]:  # of other tests, whose operators are gone
+        path = f"{SNAPSHOTS.format(each['metadata']['namespace'])}/{each['metadata']['name']}"
+        cluster.admin.patch(path, {"metadata": {"finalizers": None}})
     cluster.admin.delete(f"{DEFINITIONS}/streamjoinsnapshots.streamjoin.dev")
     wait_for("it is gone", lambda: not cluster.admin.exists(f"{DEFINITIONS}/streamjoinsnapshots.streamjoin.dev"))
     try:

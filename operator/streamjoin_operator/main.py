@@ -119,9 +119,12 @@ def watch_snapshots(registry: kopf.OperatorRegistry, snapshots: Snapshots, queue
     """Have kopf call for StreamJoinSnapshots, too. ``by_clock``: the queue of StreamJoins that have some made by the clock."""
 
     @kopf.on.event(STREAM_JOIN.group_version, STREAM_JOIN.name, registry=registry)
-    async def saw_schedule(event: Any, **_: Any) -> None:
+    async def saw_stream_join(event: Any, **_: Any) -> None:
         metadata = event["object"]["metadata"]
-        by_clock.put((metadata["namespace"], metadata["name"]), 1.0)  # once all handlers have seen it
+        stream_join = (metadata["namespace"], metadata["name"])
+        by_clock.put(stream_join, 1.0)  # once all handlers have seen it
+        for key in snapshots.of(stream_join) if event["type"] in ("ADDED", "DELETED") else ():
+            queue.put(key, 1.0)
 
     @kopf.on.event(SNAPSHOT.group_version, SNAPSHOT.name, registry=registry)
     async def saw_snapshot(event: Any, **_: Any) -> None:

@@ -78,6 +78,11 @@ class Snapshots:
             self.bodies[key] = body
         return key
 
+    def of(self, stream_join: Key) -> list[Key]:
+        """Those of a StreamJoin. O(snapshots)."""
+        namespace, name = stream_join
+        return [key for key, body in self.bodies.items() if key[0] == namespace and body["spec"]["streamJoin"] == name]
+
     async def reconcile(self, key: Key) -> float | None:
         """Bring one closer to what it should be. Returns after how many seconds to come again; None: when something happens. Raises
         ApiError."""
@@ -123,7 +128,7 @@ class Snapshots:
         if stream_join is None:
             missing = f"there is no StreamJoin {body['spec']['streamJoin']} in this namespace"
             left = "; where its state was kept, the savepoint still lies in status.location" if was_made else ""
-            return _Found(Reason.StreamJoinMissing, missing + left, after=self._settings.poll_seconds)
+            return _Found(Reason.StreamJoinMissing, missing + left, after=self._settings.resync_seconds)
         kept = await self._asked("GET" if was_made else "PUT", stream_join, name)
         match kept.status:
             case 200:
