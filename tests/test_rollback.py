@@ -266,7 +266,7 @@ def test_the_command_says_what_appears_again(tmp_path: Path) -> None:
     assert "will be found again, and appear a second time in files in " in text
     assert latest(storage).epoch == 5
     code, text = told(KEPT, "--repeat-results", "--keep", "before")
-    assert (code, text) == (0, "kept: the join goes on from epoch 2, and counts on from 5; what was is kept as before\n")
+    assert (code, text) == (0, "kept: the join goes on from epoch 2, and its next one is 6; what was is kept as before\n")
     assert told("other", "--repeat-results")[0] == Exit.USAGE
     document = yaml.safe_load(path.read_text())
     document["spec"]["joins"][0]["output"]["sink"] = {"console": {}}

@@ -91,7 +91,7 @@ def roll_back_to(manifest: Path, name: str, keep: str | None, *, repeats: bool) 
     before, after = _in_storage(lambda: roll_back(job, ObjectStorage(job.checkpoint), name, keep=keep, clock=time.time))
     savepoint = after.savepoints[name]
     kept = "" if keep is None else f"; what was is kept as {keep}"
-    click.echo(f"{name}: the join goes on from epoch {savepoint.epoch}, and counts on from {before.epoch}{kept}")
+    click.echo(f"{name}: the join goes on from epoch {savepoint.epoch}, and its next one is {before.epoch + 1}{kept}")
 
 
 def _storage(manifest: str) -> ObjectStorage:
