@@ -352,7 +352,7 @@ class Driver:
         self._garbage.has_leftovers = True
         prefix = attempt_prefix(self.checkpoint.identity, self._log.incarnation, self.checkpoint.epoch)
         parts = self.job, self.checkpoint, placed, graph, self._storage, self._config, prefix, self.scheme.tasks
-        deployed = laid(*parts, lambda: self.progress.enter(self.checkpoint.epoch, "lay"))
+        deployed = laid(*parts, self._phase.moved)
         if deployed is None:
             return False
         self._commits.settle(deployed.checkpoint)
