@@ -111,7 +111,7 @@ def test_where_memory_costs_more_workers_are_added() -> None:
     decision = decided(dear, [0.95, 0.2, 0.2, 0.2], forecast=Even(2.0))
     assert brief(decision) == (Kind.ALLOCATE, Reason.FULL, 5)
     assert verdict(decision, Rule.VERTICAL).reason is Reason.NOT_WORTH
-    assert "for 8.6 worker-hours against 5.5" in verdict(decision, Rule.VERTICAL).sentence
+    assert "for 8.35 worker-hours against 5.5" in verdict(decision, Rule.VERTICAL).sentence
 
 
 def test_without_a_forecast_of_what_workers_would_cost_they_are_added() -> None:
