@@ -196,6 +196,8 @@ OF_A_PLAN = (
     ),
 )
 
+LAY = "lay"
+"""The step to which only a join of three and more streams comes."""
 STEPS = {
     "claim": ("takes the log over", "nothing, or an entry that stops an older driver"),
     "clone": ("copies the savepoint that a join begins with", "files that no commit names, or the commit of the copy"),
@@ -205,6 +207,7 @@ STEPS = {
     "plan": ("asks the sources for new input", "nothing"),
     "deploy": ("chooses the first plan, and starts workers", "nothing: a plan is durable with its first epoch"),
     "joins": ("adds and removes joins", "nothing, or a commit with the new joins"),
+    LAY: ("lays a join of three and more streams by another tree", "blocks that no commit names: swept; or the commit with the new ones"),
     "cut": ("makes a plan for the workers that are there", "nothing: the join continues as before"),
     "request": ("asks for the workers of a plan that was put", "nothing: the join continues as before; the client must put the plan again"),
     "tasks": ("hands an epoch to the workers", "blocks and staged results that no commit names: swept"),

@@ -4,6 +4,9 @@ stay what they were, whatever graph is taken and when, is shown by ``test_random
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import SECOND, START, Input, driver_for, make_job, output_of
+from harness import SECOND, START, Crash, Input, driver_for, make_job, output_of
+from invariants import LAY
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.another_graph import BYTES_PER_SECOND, MOST_SECONDS, WITHIN_SECONDS, better_graph, is_worth_a_look
 from streamjoin.elastic.decision import Decision, Kind
@@ -71,18 +75,22 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "exchange", lambda pace, tasks: Exchange(tasks=max(1, tasks)))
 
 
-def joined(root: Path, inputs: list[Input], told: list[Decision], drivers: int) -> list[Driver]:
-    """All input, by so many drivers one after another."""
-    now, done, job = [START / SECOND], list[Driver](), job_of(root)
-    for _ in range(drivers):
-        driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), clock=lambda: now[-1])
+def joined(
+    root: Path, inputs: list[Input], told: list[Decision], drivers: int, at: Callable[[str], None] = lambda step: None
+) -> list[Driver]:
+    """All input, by so many drivers one after another, and one more for each that dies (``at``)."""
+    now, done, job, steps = [START / SECOND], list[Driver](), job_of(root), -(-EPOCHS // drivers) + 1
+    while drivers:
+        driver = driver_for(job, inputs, ObjectStorage(str(root / "state")), InlineRunner(), clock=lambda: now[-1], at=at)
         done.append(driver)
-        driver.start()
-        reorderings = Reorderings(driver.job)
-        for _ in range(-(-EPOCHS // drivers) + 1):
-            now.append(now[-1] + 1.0)
-            if driver.step(final=True) is not None:
-                told += [each for each in reorderings.after(driver, now[-1]) if each.reordering is None]
+        with suppress(Crash):
+            driver.start()
+            reorderings = Reorderings(driver.job)
+            for _ in range(steps):
+                now.append(now[-1] + 1.0)
+                if driver.step(final=True) is not None:
+                    told += [each for each in reorderings.after(driver, now[-1]) if each.reordering is None]
+            drivers -= 1
     driver.stop()
     return done
 
@@ -102,6 +110,23 @@ def test_a_join_is_laid_by_the_graph_whose_edges_tell_its_tuples_apart(drivers: 
     assert last.layout is not None
     assert {edge.text for edge in last.layout.joins[0].graph.edges} == {"a.k = b.k", "c.j = a.j"}
     assert last.checkpoint.plan.generation > 1
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize(("step", "before"), [(LAY, 0), ("deploy", 1)], ids=["before", "after"])
+def test_a_driver_may_die_before_and_after_the_commit_of_a_join_that_is_laid_anew(step: str, before: int, tmp_path: Path) -> None:
+    """The first plan is deployed, too."""
+    inputs, visits = three_streams(np.random.default_rng(9)), count()
+
+    def at(entered: str) -> None:
+        if entered == step and next(visits) == before:
+            raise Crash(step)
+
+    died, *_, last = joined(tmp_path, inputs, [], 1, at)
+    assert died is not last
+    assert output_of(tmp_path) == found_by_duckdb(inputs)
+    assert last.layout is not None
+    assert ("c.j = a.j" in {edge.text for edge in last.layout.joins[0].graph.edges}) is (step != LAY)
 
 
 @pytest.mark.usefixtures("quickly")
