@@ -149,9 +149,10 @@ def check_held(driver: Driver, runner: InlineRunner) -> None:
     for block in driver.checkpoint.state.blocks:
         everything[block.place].append(load(storage, block))
     assert driver._replanner.running is not None
+    config = driver._pipeline.running_with.config
     for task, worker in enumerate(driver._replanner.running.workers):
         store = runner._stores.get(worker)
-        staged = None if store is None else store.get(driver._query, driver.checkpoint.state.tokens.get(task, ""))
+        staged = None if store is None else store.get(config.identity, driver.checkpoint.state.tokens.get(task, ""))
         if staged is None:
             continue  # it lost them, and will read them back
         for (index, side), held in staged.runs.items():
