@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,6 +92,16 @@ def trial_status(pod: Object, container: str = "driver", state: Object | None = 
 
     phase = "Succeeded" if state is None else "Failed" if "terminated" in state else "Pending"
     return {"phase": phase, "initContainerStatuses": statuses("initContainers"), "containerStatuses": statuses("containers")}
+
+
+def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """A test of a coroutine."""
+
+    def run() -> None:
+        asyncio.run(function())  # type: ignore[arg-type]
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
 
 
 @contextmanager

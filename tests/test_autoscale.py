@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ import scaled_join
 from cases import some
 from judged import judged_plans
 from memory_cluster import MemoryCluster
-from operator_parts import Object, parsed_once, streamjoin, three_streams
+from operator_parts import Object, parsed_once, story, streamjoin, three_streams
 from scaled_join import MOVE_SECONDS, START_SECONDS, ScaledJoin, ScarceJoin, workers_of
 from streamjoin.elastic import planned_forecast
 from streamjoin.elastic.decision import Decision, Kind
@@ -170,14 +170,6 @@ class World:
 def _parsed_once() -> Iterator[None]:
     with parsed_once(scaled_join):
         yield
-
-
-def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(function())  # type: ignore[arg-type]
-
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    return run
 
 
 def slow(seconds: str = "60s") -> Object:

@@ -637,7 +637,7 @@ def test_the_definition_is_the_one_made_from_the_models() -> None:
 
 def test_a_model_with_an_unbounded_field_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"spec.image: has no greatest length; give its type a max_length"):
-        crd.bounded({"type": "object", "properties": {"image": {"type": "string"}}}, "spec")
+        crd._bounded({"type": "object", "properties": {"image": {"type": "string"}}}, "spec")
 
 
 def test_every_field_of_the_manifest_and_of_the_status_is_described() -> None:

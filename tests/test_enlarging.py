@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import scaled_join
 from cases import some
-from operator_parts import Object, parsed_once, streamjoin
+from operator_parts import Object, parsed_once, story, streamjoin
 from scaled_join import ScaledJoin
 from streamjoin.elastic.decision import Decision, Kind
 from streamjoin.elastic.ledger import Record
@@ -185,14 +185,6 @@ class Cluster(World):
 def _parsed_once() -> Iterator[None]:
     with parsed_once(scaled_join):
         yield
-
-
-def story(function: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(function())  # type: ignore[arg-type]
-
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    return run
 
 
 async def filled(tuples: float = MANY, seconds: float = 600, **given: Any) -> Cluster:

@@ -13,17 +13,18 @@ from streamjoin.manifest.schedule import Schedule
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
 from streamjoin_operator.drift import Object
+from streamjoin_operator.pod_trouble import condition_of
 from streamjoin_operator.queue import Key
 from streamjoin_operator.seen import Seen
 from streamjoin_operator.settings import Settings
-from streamjoin_operator.snapshot_model import LONGEST_NAME, resource
+from streamjoin_operator.snapshot_model import dated_name, resource
 from streamjoin_operator.snapshots import Snapshots
 
 SCHEDULED = f"{names.GROUP}/scheduled"
 """The label of what was made by the clock."""
 LATE_SECONDS = 3600.0
 """What could not be made for so long, as no driver ran, is left out: the next time comes."""
-_TIME = "-%Y%m%d-%H%M"
+_TIME = "%Y%m%d-%H%M"
 
 
 def now() -> datetime:
@@ -52,7 +53,7 @@ class Backups:
         at = now()
         due = schedule.last(at)
         is_missing = due is not None and self._is_missing(key, body, due, at)
-        if due is not None and is_missing and self._runs(key):
+        if due is not None and is_missing and self._seen.has_driver(key):
             await self._make(key, due)
             is_missing = False
         await self._prune(key, backup.keep)
@@ -63,11 +64,7 @@ class Backups:
     def _is_missing(self, key: Key, body: Object, due: datetime, at: datetime) -> bool:
         created = datetime.fromisoformat(body["metadata"].get("creationTimestamp") or "1970-01-01T00:00:00Z")
         is_late = (at - due).total_seconds() > LATE_SECONDS
-        return due > created and not is_late and all(name < _name(key[1], due) for name in self._made(key))
-
-    def _runs(self, key: Key) -> bool:
-        deployment = self._seen.deployments.get(key)
-        return bool(((deployment or {}).get("status") or {}).get("readyReplicas"))
+        return due > created and not is_late and all(name < dated_name(key[1], due, _TIME) for name in self._made(key))
 
     def _made(self, key: Key) -> dict[str, Object]:
         """What was made by the clock, by name."""
@@ -79,7 +76,7 @@ class Backups:
         }
 
     async def _make(self, key: Key, due: datetime) -> None:
-        made = resource(_name(key[1], due), key[1])
+        made = resource(dated_name(key[1], due, _TIME), key[1])
         made["metadata"]["labels"] = {names.NAME: key[1], SCHEDULED: "true"}
         try:
             await self._api.create(api.SNAPSHOT, key[0], made)
@@ -89,20 +86,9 @@ class Backups:
 
     async def _prune(self, key: Key, keep: int) -> None:
         made = self._made(key)
-        ready = sorted((name for name, body in made.items() if _is_ready(body)), reverse=True)
+        ready = sorted((name for name, body in made.items() if condition_of(body, "Ready").get("status") == "True"), reverse=True)
         if len(ready) < keep:
             return
         for name, body in made.items():
             if name < ready[keep - 1] and not body["metadata"].get("deletionTimestamp"):
                 await self._api.delete(api.SNAPSHOT, key[0], name, body["metadata"]["uid"])
-
-
-def _name(join: str, due: datetime) -> str:
-    """Of the snapshot for a time. Names of later ones are greater."""
-    at = due.strftime(_TIME)
-    return join[: LONGEST_NAME - len(at)] + at
-
-
-def _is_ready(body: Object) -> bool:
-    conditions = (body.get("status") or {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

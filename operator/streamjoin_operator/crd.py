@@ -11,6 +11,7 @@ would pass ``manifest.validate``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -29,8 +30,11 @@ Json = dict[str, Any]
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "streamjoins"
+LONGEST_NAME = 63
+Column = tuple[str, str, str, str, int]
+"""What ``kubectl get`` shows: name, type, path, description, priority (1: only with -o wide)."""
 
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     ("Phase", "string", ".status.phase", "Where the join is in its life", 0),
     (
         "Ready",
@@ -51,7 +55,6 @@ COLUMNS = (
     ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', "Why, or why not", 1),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
-"""What ``kubectl get`` shows: name, type, path, description, priority (1: only with -o wide)."""
 
 
 def definition() -> Json:
@@ -66,56 +69,60 @@ def definition() -> Json:
     _without_defaults_in_lists(spec)
     for items in (streams["items"], joins["items"]):
         _atomic_choices(items)
-    bounded(spec, "spec")
-    status = structural(Status)
-    bounded(status, "status")
+    names = {
+        "kind": KIND,
+        "plural": PLURAL,
+        "shortNames": ["sj"],
+        # Not in "all": `kubectl delete all --all` is to leave StreamJoins, and with them their state, alone.
+        "categories": ["streaming"],
+    }
+    scale = {
+        "specReplicasPath": ".spec.workers.floor",
+        "statusReplicasPath": ".status.workers",
+        "labelSelectorPath": ".status.selector",
+    }
+    made = definition_of(names, model.Manifest.__doc__, spec, structural(Status), COLUMNS, scale=scale)
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"] = [NAME.schema()]
+    return made
+
+
+def definition_of(names: Json, description: str | None, spec: Json, status: Json, columns: Sequence[Column], **subresources: Json) -> Json:
+    """The CustomResourceDefinition of a kind of resource with these names, schemas and columns of ``kubectl get``. ``subresources``: beside
+    the status. Raises ValueError for an unbounded field."""
+    _bounded(spec, "spec")
+    _bounded(status, "status")
     # Before an operator has looked at it a resource is not settled: without this, kstatus would take it for that.
     status["default"] = {"observedGeneration": -1}
     schema = {
-        "description": (model.Manifest.__doc__ or "").strip(),
+        "description": (description or "").strip(),
         "type": "object",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "The version of this kind of resource."},
             "kind": {"type": "string", "description": "The kind of resource."},
-            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 63}}},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}}},
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": [NAME.schema()],
     }
     version = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [printed(*column) for column in COLUMNS],
-        "subresources": {
-            "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.workers.floor",
-                "statusReplicasPath": ".status.workers",
-                "labelSelectorPath": ".status.selector",
-            },
-        },
+        "additionalPrinterColumns": [_printed(*column) for column in columns],
+        "subresources": {"status": {}, **subresources},
         "schema": {"openAPIV3Schema": schema},
     }
-    names = {
-        "kind": KIND,
-        "listKind": f"{KIND}List",
-        "plural": PLURAL,
-        "singular": KIND.lower(),
-        "shortNames": ["sj"],
-        # Not in "all": `kubectl delete all --all` is to leave StreamJoins, and with them their state, alone.
-        "categories": ["streaming"],
-    }
+    kind, plural = names["kind"], names["plural"]
+    named = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": names,
+            "names": named | names,
             "versions": [version],
         },
     }
@@ -166,7 +173,7 @@ def _or_default(rule: str, of: str, name: str, default: Any) -> str:
     return re.sub(rf"(?<!has\()\b{re.escape(field)}\b", f"(has({field}) ? {field} : {quoted(default)})", rule)
 
 
-def printed(name: str, kind: str, path: str, description: str, priority: int) -> Json:
+def _printed(name: str, kind: str, path: str, description: str, priority: int) -> Json:
     column: Json = {"name": name, "type": kind, "jsonPath": path}
     if description:
         column["description"] = description
@@ -230,7 +237,7 @@ def _written(default: Any) -> Any:
     return {name: written for name, value in default.items() if (written := _written(value)) is not None} or None
 
 
-def bounded(schema: Json, field: str) -> None:
+def _bounded(schema: Json, field: str) -> None:
     """Raises ValueError unless every text, list and mapping has a greatest length."""
     text = schema.get("type") == "string" or "x-kubernetes-int-or-string" in schema
     if text and "maxLength" not in schema and "enum" not in schema:
@@ -238,13 +245,13 @@ def bounded(schema: Json, field: str) -> None:
     if schema.get("type") == "array":
         if "maxItems" not in schema:
             raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
-        bounded(schema["items"], f"{field}[]")
+        _bounded(schema["items"], f"{field}[]")
     if "additionalProperties" in schema:
         if "maxProperties" not in schema:
             raise ValueError(f"{field}: has no greatest number of entries; give its type a max_length")
-        bounded(schema["additionalProperties"], f"{field}[]")
+        _bounded(schema["additionalProperties"], f"{field}[]")
     for name, inner in schema.get("properties", {}).items():
-        bounded(inner, f"{field}.{name}")
+        _bounded(inner, f"{field}.{name}")
 
 
 def text(made: Json | None = None) -> str:

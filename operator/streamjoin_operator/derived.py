@@ -10,6 +10,7 @@ from streamjoin.elastic.admission import FirstPlan
 from streamjoin.elastic.vertical import Enlarged
 from streamjoin.job import Job
 from streamjoin.manifest import Manifest, Problem, check
+from streamjoin.manifest.model import Workers
 from streamjoin.manifest.quantity import Memory
 from streamjoin.sizing import cheapest, foreseen_plan, promised
 from streamjoin_operator.changes import CLAIM_PATH
@@ -72,9 +73,12 @@ def with_memory(manifest: Manifest, enlarged: Enlarged | None) -> Manifest:
     given, most = workers.resources.memory.bytes, None if workers.max_memory is None else workers.max_memory.bytes
     if enlarged is None or not enlarged.counts(is_enforced=spec.scaling.vertical == "Enforce", given=given, most=most):
         return manifest
-    resources = workers.resources.model_copy(update={"memory": Memory(enlarged.memory)})
-    workers = workers.model_copy(update={"resources": resources})
-    return manifest.model_copy(update={"spec": spec.model_copy(update={"workers": workers})})
+    return manifest.model_copy(update={"spec": spec.model_copy(update={"workers": enlarged_to(workers, enlarged.memory)})})
+
+
+def enlarged_to(workers: Workers, memory: int) -> Workers:
+    """The same with so many bytes of memory each."""
+    return workers.model_copy(update={"resources": workers.resources.model_copy(update={"memory": Memory(memory)})})
 
 
 def _invalid(problems: Sequence[Problem]) -> tuple[Reason, str]:

@@ -29,6 +29,7 @@ from streamjoin_operator.pod_trouble import (
 )
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.probing import refused_pod
+from streamjoin_operator.queue import Key
 from streamjoin_operator.reasons import Reason
 from streamjoin_operator.reconciliation import AGAIN, PROCEED, Memo, Reconciliation, Verdict
 
@@ -111,14 +112,11 @@ class DriverSteps:
         if not reconciliation.is_driver_ready:
             return Verdict(self._ports.settings.start_seconds)
         memo, resource = reconciliation.memo, reconciliation.resource
-        if memo.token is None:
-            found = await self._ports.api.get(api.SECRET, resource.namespace, names.token_name(resource.name))
-            encoded = children.secret_value(found, "token")
-            if encoded is None:
-                reconciliation.report = Report(problem="its token is missing")
-                return Verdict(self._ports.settings.start_seconds)
-            memo.token = base64.b64decode(encoded).decode()
-        reconciliation.report = await self._ports.drivers.read(self._ports.driver_url(resource), memo.token)
+        token = await token_of(self._ports.api, (resource.namespace, resource.name), memo)
+        if token is None:
+            reconciliation.report = Report(problem="its token is missing")
+            return Verdict(self._ports.settings.start_seconds)
+        reconciliation.report = await self._ports.drivers.read(self._ports.driver_url(resource), token)
         if reconciliation.report.unauthorized:
             memo.token = None  # somebody has changed the Secret: read it next time
             memo.checked_at = float("-inf")
@@ -284,6 +282,14 @@ def _unmet(manifest: Manifest, plan: Object) -> str | None:
     if wish is None:
         return None
     return f"{plan.get('workers')} workers run, and spec.workers and spec.scheme ask for {wish['workers']} of the model {wish['model']}"
+
+
+async def token_of(client: api.Api, key: Key, memo: Memo) -> str | None:
+    """The token of a StreamJoin's driver, which is read once; None: its Secret is missing. Raises ApiError."""
+    if memo.token is None:
+        encoded = children.secret_value(await client.get(api.SECRET, key[0], names.token_name(key[1])), "token")
+        memo.token = None if encoded is None else base64.b64decode(encoded).decode()
+    return memo.token
 
 
 def wish_of(manifest: Manifest, plan: Object) -> tuple[dict[str, Any] | None, int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamjoin.elastic.autoscaler import Autoscaler
-from streamjoin.manifest.quantity import Memory
+from streamjoin_operator.derived import enlarged_to
 from streamjoin_operator.pod_templates import executor_resources
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
@@ -40,11 +40,8 @@ class EnlargeStep:
             return PROCEED
         if scaler.autoscaler.is_new:
             await self._scaling.write_ledger(reconciliation, scaler)
-        workers, memory = reconciliation.manifest.spec.workers, Memory(enlarged.wanted)
-        resources = workers.resources.model_copy(update={"memory": memory})
-        found, refused = await self._resizing.toward(
-            reconciliation, executor_resources(workers.model_copy(update={"resources": resources}))
-        )
+        workers = enlarged_to(reconciliation.manifest.spec.workers, enlarged.wanted)
+        found, refused = await self._resizing.toward(reconciliation, executor_resources(workers))
         if not found.executors:
             return PROCEED
         if not found.lacking:
@@ -60,7 +57,7 @@ class EnlargeStep:
         if why is None:
             reconciliation.looks_soon = True
             return PROCEED
-        told = f"executors do not get {memory} of memory for each worker: {why}"
+        told = f"executors do not get {workers.resources.memory} of memory for each worker: {why}"
         await self._note(reconciliation, lambda autoscaler: autoscaler.cannot_enlarge(told))
         reconciliation.events.append(("Warning", Reason.EnlargingFailed, told))
         return PROCEED

@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("-n", "--namespace", help="The namespace; kubectl's own by default.")
     common.add_argument("--context", help="As for kubectl.")
     common.add_argument("--kubeconfig", help="As for kubectl.")
-    actions = parser.add_subparsers(
-        dest="action", required=True, metavar="status|explain|plan|query|open|suspend|resume|snapshot|clone|rollback"
-    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar=ACTIONS)
     status = actions.add_parser("status", parents=[common], help="Show one line for each StreamJoin, or everything about one.")
     status.add_argument("name", nargs="?", help="The StreamJoin; without it, all of the namespace.")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="Show the StreamJoins of all namespaces.")

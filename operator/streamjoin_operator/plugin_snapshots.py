@@ -18,7 +18,8 @@ from streamjoin.manifest.model import API_VERSION, KIND
 from streamjoin_operator.kubectl import RESOURCE, SNAPSHOT, Kubectl, Object, Refused, read_one
 from streamjoin_operator.names import DRIVER, RESTART, base_name
 from streamjoin_operator.pod_templates import CONFIG_PATH
-from streamjoin_operator.snapshot_model import LONGEST_NAME, resource
+from streamjoin_operator.pod_trouble import condition_of
+from streamjoin_operator.snapshot_model import dated_name, resource
 
 _TIME = "%Y%m%d-%H%M%S"
 
@@ -42,8 +43,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser], common:
 
 def snapshot(kubectl: Kubectl, options: argparse.Namespace) -> str:
     read_one(kubectl, RESOURCE, options.name)
-    at = datetime.now(UTC).strftime(_TIME)
-    name = options.snapshot or f"{options.name[: LONGEST_NAME - len(at) - 1]}-{at}"
+    name = options.snapshot or dated_name(options.name, datetime.now(UTC), _TIME)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(resource(name, options.name), file)
         file.flush()
@@ -51,7 +51,7 @@ def snapshot(kubectl: Kubectl, options: argparse.Namespace) -> str:
     try:
         kubectl(["wait", SNAPSHOT, name, "--for=condition=Ready", f"--timeout={options.timeout}"])
     except Refused as refused:
-        why = _ready(read_one(kubectl, SNAPSHOT, name)).get("message", "no operator has looked at it yet")
+        why = condition_of(read_one(kubectl, SNAPSHOT, name), "Ready").get("message", "no operator has looked at it yet")
         raise Refused(f"{name} is not made yet: {why} ({refused})") from refused
     status = read_one(kubectl, SNAPSHOT, name)["status"]
     return f"{name}: epoch {status['epoch']} of {options.name} is kept, {status['bytes']:,} bytes"
@@ -59,9 +59,9 @@ def snapshot(kubectl: Kubectl, options: argparse.Namespace) -> str:
 
 def clone(kubectl: Kubectl, options: argparse.Namespace) -> str:
     kept = read_one(kubectl, SNAPSHOT, options.snapshot)
-    location = (kept.get("status") or {}).get("location")
-    if _ready(kept).get("status") != "True" or location is None:
-        raise Refused(f"{options.snapshot} is not ready: {_ready(kept).get('message', 'no operator has looked at it yet')}")
+    location, ready = (kept.get("status") or {}).get("location"), condition_of(kept, "Ready")
+    if ready.get("status") != "True" or location is None:
+        raise Refused(f"{options.snapshot} is not ready: {ready.get('message', 'no operator has looked at it yet')}")
     origin = read_one(kubectl, RESOURCE, kept["spec"]["streamJoin"])
     spec: Object = origin["spec"]
     checkpoint = {name: value for name, value in spec["checkpoint"].items() if name not in ("location", "cloneOf")}
@@ -89,9 +89,3 @@ def rollback(kubectl: Kubectl, options: argparse.Namespace) -> str:
     again = {"metadata": {"annotations": {RESTART: datetime.now(UTC).isoformat()}}}
     kubectl(["patch", RESOURCE, options.name, "--type=merge", "-p", json.dumps(again)])
     return f"{said}\n{options.name}: the driver starts anew"
-
-
-def _ready(body: Object) -> Object:
-    """Its condition Ready; empty: it has none."""
-    conditions = (body.get("status") or {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == "Ready"), {})

@@ -119,6 +119,11 @@ class Memo:
     """For how long the driver had had nothing to do, in its own words, and when it said so; None: it had something, or did not say."""
 
 
+def has_ready(deployment: Object | None) -> bool:
+    """Whether any of its pods is ready."""
+    return bool(((deployment or {}).get("status") or {}).get("readyReplicas"))
+
+
 @dataclass
 class Reconciliation:
     """One call's observations."""
@@ -185,7 +190,7 @@ class Reconciliation:
 
     @property
     def is_driver_ready(self) -> bool:
-        return bool(((self.deployment or {}).get("status") or {}).get("readyReplicas"))
+        return has_ready(self.deployment)
 
     @property
     def is_rolling(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from streamjoin_operator import cost, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.queue import Key
-from streamjoin_operator.reconciliation import Memo
+from streamjoin_operator.reconciliation import Memo, has_ready
 
 _NEVER: Object = {"metadata": {"uid": "", "resourceVersion": "0"}}
 
@@ -60,6 +60,10 @@ class Seen:
     def watches(self, namespace: str) -> bool:
         """Whether its StreamJoins are not passed over."""
         return self._namespaces is None or namespace in self._namespaces
+
+    def has_driver(self, key: Key) -> bool:
+        """Whether the driver of a StreamJoin is ready."""
+        return has_ready(self.deployments.get(key))
 
     def is_ours(self, body: Object) -> bool:
         """Whether it is of this operator's class, and in a namespace that is watched."""

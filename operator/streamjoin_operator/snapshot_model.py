@@ -5,20 +5,20 @@ Always holds: the savepoint is called as the resource, so that one name means on
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from streamjoin.manifest.model import API_VERSION
 from streamjoin.manifest.part import Part
-from streamjoin_operator.crd import GROUP, VERSION, bounded, printed, structural, text
+from streamjoin_operator.crd import LONGEST_NAME, Column, definition_of, structural, text
 from streamjoin_operator.status_model import Condition, Count, Instant, Word
 
 Json = dict[str, Any]
 
 KIND, PLURAL = "StreamJoinSnapshot", "streamjoinsnapshots"
-LONGEST_NAME = 63
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     ("StreamJoin", "string", ".spec.streamJoin", "Of which StreamJoin it is", 0),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether the savepoint is there", 0),
     ("Epoch", "integer", ".status.epoch", "The epoch that is kept", 0),
@@ -62,45 +62,16 @@ class StreamJoinSnapshot(Part):
 
 def definition() -> Json:
     """The CustomResourceDefinition."""
-    spec, status = structural(Spec), structural(Status)
-    bounded(spec, "spec")
-    bounded(status, "status")
-    # As of StreamJoins: before an operator has looked at it, it is not settled.
-    status["default"] = {"observedGeneration": -1}
+    spec = structural(Spec)
     spec["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": "spec may not change; make another StreamJoinSnapshot"}]
-    metadata = {"type": "object", "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}}}
-    schema = {
-        "description": (StreamJoinSnapshot.__doc__ or "").strip(),
-        "type": "object",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string", "description": "The version of this kind of resource."},
-            "kind": {"type": "string", "description": "The kind of resource."},
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        },
-    }
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": [printed(*column) for column in COLUMNS],
-        "subresources": {"status": {}},
-        "schema": {"openAPIV3Schema": schema},
-    }
-    names = {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": KIND.lower(), "shortNames": ["sjsnap"]}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {**names, "categories": ["streaming"]},
-            "versions": [version],
-        },
-    }
+    names = {"kind": KIND, "plural": PLURAL, "shortNames": ["sjsnap"], "categories": ["streaming"]}
+    return definition_of(names, StreamJoinSnapshot.__doc__, spec, structural(Status), COLUMNS)
+
+
+def dated_name(stream_join: str, at: datetime, pattern: str) -> str:
+    """Of a snapshot of that moment, as ``strftime`` writes it: names of later ones are greater."""
+    moment = at.strftime(f"-{pattern}")
+    return stream_join[: LONGEST_NAME - len(moment)] + moment
 
 
 def resource(name: str, stream_join: str) -> Json:

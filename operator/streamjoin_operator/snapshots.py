@@ -10,16 +10,16 @@ It is level-triggered as the reconciler of StreamJoins is (``reconcile``), and s
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from streamjoin_operator import api, children, names
+from streamjoin_operator import api, names
 from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Kept
+from streamjoin_operator.driver_steps import token_of
 from streamjoin_operator.instants import instant
 from streamjoin_operator.queue import Key
 from streamjoin_operator.reasons import Reason
@@ -146,17 +146,14 @@ class Snapshots:
     async def _asked(self, method: str, stream_join: Object, name: str) -> Kept:
         metadata = stream_join["metadata"]
         key = (metadata["namespace"], metadata["name"])
-        deployment = self._seen.deployments.get(key)
-        if not ((deployment or {}).get("status") or {}).get("readyReplicas"):
+        if not self._seen.has_driver(key):
             return Kept(0, problem="its driver does not run now, and is asked when it does")
         memo = self._seen.memo(key)
-        if memo.token is None:
-            encoded = children.secret_value(await self._api.get(api.SECRET, key[0], names.token_name(key[1])), "token")
-            if encoded is None:
-                return Kept(0, problem="the Secret with the token of its driver is missing")
-            memo.token = base64.b64decode(encoded).decode()
+        token = await token_of(self._api, key, memo)
+        if token is None:
+            return Kept(0, problem="the Secret with the token of its driver is missing")
         url = self._settings.url_of(*key, names.base_name(key[1]))
-        kept = await self._drivers.savepoint(method, url, memo.token, name)
+        kept = await self._drivers.savepoint(method, url, token, name)
         if kept.status == 401:
             memo.token = None  # somebody has changed the Secret: read it next time
         return kept
