@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from streamjoin.cli.exits import Exit, Failure
-from streamjoin.cli.remote import connected
+from streamjoin.cli.remote import exchanged
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.manifest.problem import listed
 from streamjoin.simulation.recording import Observation, Pair
@@ -45,14 +45,10 @@ class Server:
 
     def get(self, path: str, parameters: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
         """The status and body of the answer. Raises OSError, ValueError and http.client.HTTPException."""
-        connection, before = connected(self.url, TIMEOUT_SECONDS)
-        try:
-            query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-            connection.request("GET", before + path + query, headers={"Accept": "*/*", **self.authorization})
-            answer = connection.getresponse()
-            return answer.status, answer.read(LARGEST_ANSWER)
-        finally:
-            connection.close()
+        query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
+        headers = {"Accept": "*/*", **self.authorization}
+        status, _, data = exchanged(self.url, "GET", path + query, headers, TIMEOUT_SECONDS, most=LARGEST_ANSWER)
+        return status, data
 
 
 # The JSON lines of a run.

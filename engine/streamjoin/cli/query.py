@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import http.client
 import json
 import os
 import queue
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from streamjoin.cli.exits import Exit, Failure, ending, whole_file
-from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
+from streamjoin.cli.remote import asked, authorization, is_url, refusal
 from streamjoin.cli.wording import plural
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def _from_server(options: Options, rows: int | None) -> Answer:
     seconds = min(options.seconds, MOST_QUERY_SECONDS)
     body = json.dumps({"sql": options.sql, "limit": min(rows or MOST_ROWS, MOST_ROWS), "timeoutSeconds": seconds})
     headers = {"Accept": Form.ARROW.value, "Content-Type": "application/json"} | authorization(options.token_file)
-    status, given, data = _post(options.target, body, headers, seconds + GRACE_SECONDS)
+    status, given, data = asked(options.target, "POST", "/v1/query", headers, seconds + GRACE_SECONDS, body.encode())
     if status != HTTPStatus.OK:
         raise refusal(options.target, status, data)
     try:
@@ -223,20 +222,6 @@ def _from_server(options: Options, rows: int | None) -> Answer:
         raise Failure(Exit.FAILED, text) from error
     answer.rows, answer.is_cut = int(given["StreamJoin-Rows"] or 0), given["StreamJoin-Truncated"] == "true"
     return answer
-
-
-def _post(url: str, body: str, headers: dict[str, str], seconds: float) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """The status, headers and body of the answer, which is whole. Raises Failure."""
-    try:
-        connection, path = connected(url, seconds)
-        try:
-            connection.request("POST", f"{path}/v1/query", body.encode(), headers)
-            response = connection.getresponse()
-            return response.status, response.headers, response.read()
-        finally:
-            connection.close()
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise unreachable(url, error) from error
 
 
 def _write(options: Options, answer: Answer) -> None:

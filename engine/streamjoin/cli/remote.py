@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +23,30 @@ def connected(url: str, seconds: float) -> tuple[http.client.HTTPConnection, str
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname or "", parts.port, timeout=seconds), parts.path.rstrip("/")
+
+
+def exchanged(
+    url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: bytes | None = None, most: int | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """The status, headers and body of an answer; of the body at most so many bytes, if ``most`` is given. Raises OSError, ValueError and
+    HTTPException."""
+    connection, before = connected(url, seconds)
+    try:
+        connection.request(method, before + path, body, dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read(most)
+    finally:
+        connection.close()
+
+
+def asked(
+    url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: bytes | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """As :func:`exchanged`, of an answer that is whole. Raises Failure."""
+    try:
+        return exchanged(url, method, path, headers, seconds, body)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise unreachable(url, error) from error
 
 
 def authorization(token_file: Path | None) -> dict[str, str]:

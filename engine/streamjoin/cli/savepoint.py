@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,7 @@ import click
 
 from streamjoin.cli import wording
 from streamjoin.cli.exits import Exit, Failure, ending
-from streamjoin.cli.remote import authorization, connected, is_url, refusal, unreachable
+from streamjoin.cli.remote import asked, authorization, is_url, refusal
 from streamjoin.cli.validate import job_at
 from streamjoin.controlplane.rollback import repeated, roll_back
 from streamjoin.controlplane.savepoints import (
@@ -149,10 +148,5 @@ def _required(url: str, status: int, data: bytes) -> bytes:
 
 def _asked(url: str, method: str, path: str, token_file: Path | None) -> tuple[int, bytes]:
     """Status and body of the answer. Raises Failure."""
-    try:
-        connection, before = connected(url, ANSWER_SECONDS)
-        connection.request(method, before + path, headers=authorization(token_file))
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, HTTPException, ValueError) as error:
-        raise unreachable(url, error) from error
+    status, _, data = asked(url, method, path, authorization(token_file), ANSWER_SECONDS)
+    return status, data
