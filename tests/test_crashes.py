@@ -103,8 +103,17 @@ def expected(inputs: tuple[Input, Input]) -> Counter:
     return oracle(inputs, (pa.int64(), pa.int64()), "abs(l.k - r.k) <= 1", f"abs(l.at - r.at) <= {WITHIN * SECOND}", SECOND)
 
 
-def finish(root: Root, inputs: tuple[Input, Input], storage: Storage, runner: Any, job: Job | None = None, **options: Any) -> Driver:
-    """Start drivers until one finds nothing more to do; a driver that fails goes on, one that died is replaced."""
+def finish(
+    root: Root,
+    inputs: tuple[Input, Input],
+    storage: Storage,
+    runner: Any,
+    job: Job | None = None,
+    before: Callable[[Driver], None] = lambda driver: None,
+    **options: Any,
+) -> Driver:
+    """Start drivers until one finds nothing more to do; a driver that fails goes on, one that died is replaced. ``before`` is called before
+    each step."""
     job = job or job_at(root)
     last = ""
     for _ in range(20):
@@ -112,6 +121,7 @@ def finish(root: Root, inputs: tuple[Input, Input], storage: Storage, runner: An
             driver = driver_for(job, inputs, storage, runner, **options)
             driver.start()
             for _ in range(100):
+                before(driver)
                 try:
                     if driver.step() is None:
                         return driver
@@ -385,7 +395,7 @@ class Claimed:
     def commit(self, times: int) -> None:
         for epoch in range(times):
             self.log.commit(Checkpoint(epoch=epoch))
-            self.log.trim(())
+            self.log.trim(lambda path: False)
 
 
 @pytest.mark.parametrize(("wall", "boot"), [(-5000.0, 1000.0), (1000.0, 0.0)], ids=["clock set back", "virtual machine halted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -15,14 +16,13 @@ from click.testing import CliRunner
 
 from cases import how_many, some
 from faulty_runs import elastic
-from harness import Crash, FaultyStorage, driver_for, make_job, manifest_text
+from harness import FaultyStorage, driver_for, make_job, manifest_text
 from simulated import World
 from streamjoin.cli import main
 from streamjoin.cli.exits import Exit
 from streamjoin.controlplane import savepoints
 from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.savepoints import SavepointMissing, SavepointRefused, keep_of_stopped
-from streamjoin.epoch.ports import EpochFailed
 from streamjoin.query.commit import commit_of
 from streamjoin.query.errors import QueryError
 from streamjoin.runner.inline import InlineRunner
@@ -251,25 +251,15 @@ def test_none_is_made_while_dead_letters_are_read_again(tmp_path: Path, monkeypa
 
 def finish_with_savepoints(root: Path, storage: Storage, **options: Any) -> Driver:
     """As ``finish``, and each driver keeps what it can, and deletes some."""
-    inputs, number, last = make_inputs(epochs=6), 0, ""
-    for _ in range(20):
-        try:
-            driver = driver_for(job_at(root), inputs, storage, InlineRunner(), **options)
-            driver.start()
-            while True:
-                number += 1
-                kept = sorted(driver.savepoints.kept)
-                if len(kept) > 2:
-                    driver.savepoints.delete(kept[1])
-                driver.savepoints.keep(f"s{number}")
-                try:
-                    if driver.step() is None:
-                        return driver
-                except EpochFailed as error:
-                    last = error.detail
-        except (Crash, StorageError) as error:
-            last = repr(error)
-    raise AssertionError(f"never finished; the last failure was {last}")
+    numbers = itertools.count(1)
+
+    def before(driver: Driver) -> None:
+        kept = sorted(driver.savepoints.kept)
+        if len(kept) > 2:
+            driver.savepoints.delete(kept[1])
+        driver.savepoints.keep(f"s{next(numbers)}")
+
+    return finish(root, make_inputs(epochs=6), storage, InlineRunner(), before=before, **options)
 
 
 @pytest.mark.parametrize("small", ["with the commit", "in files"], indirect=True)

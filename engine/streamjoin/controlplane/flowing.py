@@ -93,11 +93,10 @@ class Flow:
 
     def _stored(self, checkpoint: Checkpoint) -> list[float]:
         """Tuples stored, by stream: each once, however many places hold it."""
-        first = dict(zip(reversed([place.stream for place in self._graph.places]), reversed(self._placed.places), strict=True))
         stored = Counter[int]()
         for block in checkpoint.state.blocks:
             stored[block.place] += block.rows
-        return [float(stored[first[stream]]) for stream in range(len(self._graph.streams))]
+        return [float(stored[place]) for place in self._placed.first_places]
 
 
 def rounds_in(reports: Sequence[TaskReport]) -> Iterator[Round]:

@@ -76,6 +76,10 @@ class GarbageCollector:
         for name, savepoint in checkpoint.savepoints.items():
             self.keep(savepoint.path, read_kept(self._storage, name, savepoint))
 
+    def _is_kept(self, path: str) -> bool:
+        """Whether a savepoint keeps it. O(savepoints)."""
+        return any(path in paths for paths in self._kept.values())
+
     def _snapshots_of(self, checkpoint: Checkpoint) -> set[str]:
         """The paths of the sources' snapshots that its positions need."""
         positions = zip(self._sources, checkpoint.input.positions, strict=True)
@@ -94,7 +98,7 @@ class GarbageCollector:
         self._forget_deleted(now)
         try:
             self._remove_garbage(now.epoch - GRACE_EPOCHS)
-            self._log.trim(set().union(*self._needed, *self._kept.values()))
+            self._log.trim(lambda path: self._is_kept(path) or any(path in paths for paths in self._needed))
             if not in_flight and self.is_due(now.epoch):
                 self.sweep(now)
                 self.has_leftovers = False
@@ -104,8 +108,7 @@ class GarbageCollector:
     def _remove_garbage(self, epoch: int) -> None:
         """Remove what commits up to this epoch's have made obsolete, once it is worth a request."""
         old = [garbage for garbage in self._garbage if garbage.epoch <= epoch]
-        kept = frozenset[str]().union(*self._kept.values())
-        paths = [path for garbage in old for path in garbage.paths if path not in kept]
+        paths = [path for garbage in old for path in garbage.paths if not self._is_kept(path)]
         if len(paths) >= AT_ONCE or len(old) >= AT_ONCE:
             self._storage.delete_many(paths)
             del self._garbage[: len(old)]

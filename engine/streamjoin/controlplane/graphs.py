@@ -74,7 +74,7 @@ def graphs_of(job: Job, placed: PlacedGraph) -> tuple[JoinGraph, ...]:
 def _sampler(job: Job, checkpoint: Checkpoint, placed: PlacedGraph, storage: Storage) -> Callable[[int, KeyExpression | None], np.ndarray]:
     """Gives a sample of the keys of what is held of a stream, by its number in the graph, that lies by whatever key. Blocks are read when
     a stream is first asked for."""
-    first = {place.stream: number for place, number in zip(reversed(placed.graph.places), reversed(placed.places), strict=True)}
+    first = placed.first_places
 
     @cache
     def tuples(stream: int) -> tuple[list[pa.RecordBatch], list[float]]:

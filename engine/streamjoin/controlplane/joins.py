@@ -128,7 +128,7 @@ def by_graph(job: Job, checkpoint: Checkpoint, placed: PlacedGraph, graph: JoinG
     if lying is None:
         return None
     # Of each stream all places of the join have the same tuples.
-    had = {key_spaces.places[place].stream: place for place in placed.places}
+    had = dict(zip(placed.streams, placed.first_places, strict=True))
     anew = {place: had[lying.places[place].stream] for place in range(len(place_of), len(lying.places))}
     was = {now: before for before, now in place_of.items()} | anew
     moved = _placed_anew(checkpoint.on(after), lying, place_of, [was[place] for place in range(len(lying.places))])

@@ -34,7 +34,7 @@ from streamjoin.io.base import SourceError, SourcePlan, UnavailableError
 from streamjoin.job import Job
 from streamjoin.language.layout import Layout
 from streamjoin.retention import to_end
-from streamjoin.state.log import CommitLog, path_of
+from streamjoin.state.log import CommitLog
 from streamjoin.state.storage import retries
 
 
@@ -138,7 +138,7 @@ class Pipeline:
         spec = make_spec(
             *(job, last, head, inputs, plans, adopted.config, adopted.flows.path_plans(last, rates, self._clock())),
             incarnation=self._log.incarnation,
-            entry=path_of(self._log.sequence),
+            entry=self._log.newest_path,
             now=self._clock(),
             caution=self.caution,
             rewrite=self.rewrite,

@@ -41,6 +41,10 @@ class Headroom:
         """How many bytes of tuples a worker of so much memory may hold."""
         return held_within(room_of_pod(memory, self.per_executor), self.arriving)
 
+    def times(self, memory: int) -> float:
+        """How many times as much as now a worker of so much memory may hold."""
+        return self.capacity(memory) / self.capacity(self.memory)
+
     def least_for(self, factor: float) -> int | None:
         """The least memory with which a worker may hold ``factor`` times as much as now; None: not even with the most. O(log most)."""
         needed = factor * self.capacity(self.memory)

@@ -52,6 +52,12 @@ class PlacedGraph:
         return len(self.streams) > len(SIDES)
 
     @property
+    def first_places(self) -> tuple[int, ...]:
+        """By stream of the graph, the number among all of the first place that holds it."""
+        own = [place.stream for place in self.graph.places]
+        return tuple(self.places[own.index(stream)] for stream in range(len(self.streams)))
+
+    @property
     def between(self) -> Edge:
         """How a join over two streams finds its pairs."""
         (edge,) = self.graph.edges

@@ -59,7 +59,7 @@ class StreamJoin(ScalingPorts):
     def _enlarge(self, now: float, workers: int, memory: int) -> Ask:
         settings, headroom = self._settings, self._settings.headroom
         assert headroom is not None, "it was decided by it"
-        room = settings.capacity_tuples * headroom.capacity(memory) / headroom.capacity(headroom.memory)
+        room = settings.capacity_tuples * headroom.times(memory)
         self._settings = replace(settings, capacity_tuples=room, headroom=replace(headroom, memory=memory))
         self._autoscaler.has_enlarged(now)
         return Ask(workers, memory)

@@ -392,7 +392,7 @@ class _World:
         """At once: nothing moves, and no worker has to start."""
         settings, headroom = self.join.settings, self.join.settings.headroom
         assert headroom is not None, "nobody else asks for it"
-        self.capacity = settings.capacity_tuples * headroom.capacity(memory) / headroom.capacity(headroom.memory)
+        self.capacity = settings.capacity_tuples * headroom.times(memory)
         self.size, self.outcome.memory = headroom.price(memory, self.join.prices.core_gib), memory
 
     def _carry_on(self, now: float, index: int) -> None:

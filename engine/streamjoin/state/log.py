@@ -36,7 +36,7 @@ import socket
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from streamjoin import __version__
@@ -299,7 +299,7 @@ class CommitLog:
 
     def _require_exclusive(self, data: bytes) -> None:
         """Raises StorageError where our own entry, which is there, can be created again."""
-        path = path_of(self.sequence)
+        path = self.newest_path
         if self._storage.local_path(path) is not None:
             return
         try:
@@ -322,11 +322,11 @@ class CommitLog:
                 f"this one ({self.writer}, incarnation {self.incarnation}) cannot commit any more and stops"
             )
 
-    def trim(self, needed: Collection[str]) -> None:
-        """Remove entries that nobody can need: see the module for what makes that safe. ``needed``: paths of some that stay."""
+    def trim(self, is_needed: Callable[[str], bool]) -> None:
+        """Remove entries that nobody can need: see the module for what makes that safe. ``is_needed``: whether the one of a path stays."""
         now, behind = self._now(), itertools.islice(self._kept_since.items(), max(0, len(self._kept_since) - RETAIN_ENTRIES))
         free = [sequence for sequence, since in behind if since is None or since.is_surely_longer_ago_than(RETAIN_SECONDS, now)]
-        old = [sequence for sequence in free if path_of(sequence) not in needed]
+        old = [sequence for sequence in free if not is_needed(path_of(sequence))]
         if len(old) >= TRIM_ENTRIES:
             self._storage.delete_many([path_of(sequence) for sequence in old])
             for sequence in old:

@@ -48,10 +48,10 @@ def _weigh(review: Review, headroom: Headroom, full: Verdict, *, adds: bool) -> 
     coming = max(now * review.coming, expected_tau(state, settings, latest.tau_max or 0.0))
     memory = headroom.least_for(coming / settings.level)
     if memory is None:
-        then = coming * headroom.capacity(headroom.memory) / headroom.capacity(headroom.most)
+        then = coming / headroom.times(headroom.most)
         text = f"{Memory(headroom.most)} of memory, the most allowed (spec.workers.maxMemory), would leave it at {then:.2f}"
         return review.refuse(rule, Reason.AT_LIMIT, f"{text}, above {settings.level:.3g}")
-    less = headroom.capacity(headroom.memory) / headroom.capacity(memory)
+    less = 1 / headroom.times(memory)
     mean = (latest.tau_mean or latest.least_mean) / latest.kept * less
     costs = bill(
         workers=state.workers,
