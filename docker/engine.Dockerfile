@@ -6,6 +6,10 @@
 # The second image is the first, layer by layer, and one layer with the packages that Delta and Iceberg tables need; the operator takes it for joins
 # that have such tables.
 #
+#     docker build -f docker/engine.Dockerfile -t streamjoin-engine-spark:0.1.0 --target spark .
+#
+# The third is the second and one layer with all of Spark, and a larger Java runtime, for joins with spark as source or sink.
+#
 # The result has a Java runtime of the modules that Spark needs, Python with the engine in /opt/streamjoin, tini, and busybox and bash for Spark's
 # scripts; no compiler, pip, perl or package manager. It runs as user 10001 with a read-only root file system: what it writes goes to /tmp and, in
 # executors, to /var/data.
@@ -16,6 +20,8 @@ ARG BASE=docker.io/library/debian:bookworm-slim
 # What the image for tables begins with: the stage of this file, or an image that was made of it. tools/images.sh gives the image, as another build of
 # the stage may have other bytes.
 ARG ENGINE=engine
+# The same of the image for Spark's sources.
+ARG TABLES=tables
 
 FROM --platform=${BUILDPLATFORM} ${BASE} AS tools
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \
@@ -29,7 +35,7 @@ ENV TARGETARCH=${TARGETARCH} SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CERT=${P
     UV_NO_CACHE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /build
 COPY locks locks
-COPY docker/unpack-debian.sh docker/make-root.sh docker/install-python.sh docker/sourceless.sh docker/
+COPY docker/unpack-debian.sh docker/make-root.sh docker/link-java.sh docker/install-python.sh docker/sourceless.sh docker/
 RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install -q --no-cache-dir --require-hashes -r locks/build.txt
 
 FROM tools AS root
@@ -41,14 +47,15 @@ RUN machine=$(dpkg --print-architecture) \
     && docker/unpack-debian.sh locks/debian.txt "$machine" /machine java \
     && ln -s /machine/etc/java-17-openjdk /etc/ \
     && if [ "$machine" = "${TARGETARCH}" ]; then ln -s /machine /target; else docker/unpack-debian.sh locks/debian.txt ${TARGETARCH} /target java; fi \
-    && /machine/usr/lib/jvm/java-17-openjdk-"$machine"/bin/jlink --module-path /target/usr/lib/jvm/java-17-openjdk-${TARGETARCH}/jmods \
-    --output /opt/java --no-header-files --no-man-pages --compress=2 --strip-java-debug-attributes \
-    --exclude-files "$(for library in awt awt_headless awt_xawt fontmanager freetype javajpeg jawt jsound lcms mlib_image splashscreen; do \
-    printf 'glob:**/lib%s.so,' "$library"; done)glob:**/psfont*" --add-modules \
-    java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
+    && docker/link-java.sh /opt/java java.base,java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.rmi,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported,jdk.zipfs \
     && mkdir -p /about/var/lib/dpkg/status.d /about/usr/share/doc \
     && cp /target/var/lib/dpkg/status.d/openjdk-17-jre-headless /about/var/lib/dpkg/status.d/ \
     && cp -r /target/usr/share/doc/openjdk-17-jre-headless /about/usr/share/doc/
+
+# Sources and sinks of others ask for any module that programs may count on, and for all character sets.
+FROM java AS java-of-sources
+RUN docker/link-java.sh /spark/opt/spark/java java.se,jdk.charsets,jdk.crypto.ec,jdk.httpserver,jdk.incubator.vector,jdk.jfr,jdk.localedata,jdk.management,jdk.naming.dns,jdk.net,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.xml.dom,jdk.zipfs \
+    && find /spark -exec touch -h -d @${SOURCE_DATE_EPOCH} {} +
 
 # What the engine needs, by far the largest part, has stages and a layer of its own, which a change of its code leaves as it is.
 FROM tools AS packages
@@ -91,6 +98,14 @@ COPY docker/check_tables.py docker/
 RUN if [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
     cp -a /tables/opt/streamjoin/. /opt/streamjoin/ && PYTHONDONTWRITEBYTECODE=1 /opt/streamjoin/bin/python docker/check_tables.py; fi
 
+# The same of Spark's sources and sinks. What is in the image begins here, so that it is one layer.
+FROM with-tables AS with-spark
+COPY --from=java-of-sources /spark /spark
+COPY docker/check_spark.py docker/
+RUN if [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
+    ln -s /spark/opt/spark /opt/spark && STREAMJOIN_SPARK_HOME=/opt/spark JAVA_HOME=/opt/java HOME=/tmp PYTHONDONTWRITEBYTECODE=1 \
+    PYSPARK_PYTHON=/opt/streamjoin/bin/python /opt/streamjoin/bin/python docker/check_spark.py; fi
+
 FROM scratch AS engine
 COPY --from=root /root-fs /
 COPY --from=java /about /
@@ -108,6 +123,10 @@ ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin"]
 
 FROM ${ENGINE} AS tables
 COPY --from=with-tables /tables /
+
+FROM ${TABLES} AS spark
+COPY --from=with-spark /spark /
+ENV STREAMJOIN_SPARK_HOME=/opt/spark
 
 # The last stage is what a build without a target makes.
 FROM engine

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs Python packages into /opt/streamjoin, for any processor: install-python.sh engine|operator ARCHITECTURE
-# (of the engine's, those for tables alone go to /tables/opt/streamjoin)
+# (of the engine's, those for tables alone go to /tables/opt/streamjoin, and all of Spark's jars to /spark/opt/spark)
 # or this project, without what it needs, into /code:                install-python.sh --code engine|operator
 # or the machine code of its native functions, into /kernels:        install-python.sh --kernels ARCHITECTURE
 #
@@ -58,6 +58,11 @@ docker/prune-python.sh "$1" "$2" /opt/streamjoin/lib/python3.11/site-packages
 rm -f /opt/streamjoin/.lock /opt/streamjoin/bin/[Aa]ctivate* /opt/streamjoin/.gitignore
 rm -rf /opt/streamjoin/share/man
 docker/sourceless.sh /opt/streamjoin/lib
-if [ "$1" = engine ]; then docker/split-tables.sh /opt/streamjoin /tables/opt/streamjoin; fi
+if [ "$1" = engine ]; then
+    docker/split-tables.sh /opt/streamjoin /tables/opt/streamjoin
+    ln -s /opt/streamjoin/lib/python3.11/site-packages/pyspark/bin /spark/opt/spark/bin
+fi
 find /opt/streamjoin -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-if [ -d /tables ]; then find /tables -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; fi
+for apart in /tables /spark; do
+    if [ -d $apart ]; then find $apart -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; fi
+done

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Leaves out of installed Python packages what an image does not need: prune-python.sh engine|operator ARCHITECTURE SITE-PACKAGES
+# All of Spark's jars are in /spark then, for the image that has them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 case $2 in
@@ -16,10 +17,11 @@ grep -v '^#' "$here/unused-python.txt" | while read -r image pattern; do
     fi
 done
 if [ -d pyspark ]; then
-    python3 "$here/trim_jars.py" "$here/used-jars.txt" pyspark/jars pyspark/kept
-    rm -rf pyspark/jars
-    mv pyspark/kept pyspark/jars
     rm -f pyspark/jars/*-linux-"$other".jar
+    python3 "$here/trim_jars.py" "$here/used-jars.txt" pyspark/jars pyspark/kept
+    mkdir -p /spark/opt/spark
+    mv pyspark/jars /spark/opt/spark/
+    mv pyspark/kept pyspark/jars
     # What is in pyspark.zip lies beside it, compiled.
     rm -rf pyspark/examples pyspark/data pyspark/sbin pyspark/yarn pyspark/kubernetes pyspark/R pyspark/python/lib/pyspark.zip
 fi

@@ -364,6 +364,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     ),
     "engine_image": ({"engine": {"repository": "r", "tag": "9"}}, "r:9"),
     "tables_image": ({"tables": {"repository": "t", "digest": "sha256:" + "0" * 64}}, "t@sha256:" + "0" * 64),
+    "spark_image": ({"spark": {"repository": "s", "tag": "8"}}, "s:8"),
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
     "port": ({"operator": {"port": 9000}}, 9000),
@@ -406,13 +407,13 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
 IMPLIED = {
     "admission_certificate": {"admission_port"},
-    "engine_image": {"tables_image"},
+    "engine_image": {"tables_image", "spark_image"},
     "prometheus_username_file": {"prometheus_password_file"},
     "prometheus_password_file": {"prometheus_username_file"},
     "prometheus_cert_file": {"prometheus_key_file"},
     "prometheus_key_file": {"prometheus_cert_file"},
 }
-"""Other settings that such a value changes: the image for tables is named after the engine's, and of two files one Secret has both."""
+"""Other settings that such a value changes: larger images are named after the engine's, and of two files one Secret has both."""
 
 
 def settings_of(values: Object) -> Settings:
@@ -439,11 +440,12 @@ def test_a_value_becomes_its_setting_and_no_other(name: str) -> None:
 
 
 @pytest.mark.helm
-def test_the_image_for_tables_is_named_after_the_engines() -> None:
+def test_larger_images_are_named_after_the_engines() -> None:
     mirrored = {"repository": "registry.example.com/team/streamjoin-engine", "tag": "9"}
     settings = settings_of({"engine": mirrored})
     assert settings.engine_image == "registry.example.com/team/streamjoin-engine:9"
     assert settings.tables_image == "registry.example.com/team/streamjoin-engine-tables:9"
+    assert settings.spark_image == "registry.example.com/team/streamjoin-engine-spark:9"
     # An engine's digest is not that of the other image.
     fixed = settings_of({"engine": {**mirrored, "digest": "sha256:" + "0" * 64}, "tables": {"tag": "8"}})
     assert fixed.engine_image == "registry.example.com/team/streamjoin-engine@sha256:" + "0" * 64
@@ -461,7 +463,8 @@ def test_one_registry_may_have_all_images() -> None:
     assert {each["image"].rsplit("/", 1)[0] for pod in pods for each in pod["containers"]} == {"registry.example.com:5000/mirror"}
     listed = yaml.safe_load(yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]["artifacthub.io/images"])
     plain = settings_of({})
-    assert {each["image"] for each in listed} > {plain.engine_image, plain.tables_image}, "who copies them finds all in the chart"
+    images = {plain.engine_image, plain.tables_image, plain.spark_image}
+    assert {each["image"] for each in listed} > images, "who copies them finds all in the chart"
 
 
 @pytest.mark.helm

@@ -31,6 +31,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import dataset
 
 import cluster as tool
 import kubernetes_programs
@@ -170,6 +171,15 @@ class Join:
 
     def patch(self, **spec: Any) -> None:
         self.kubectl("patch", "sj", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def plugin(self, *arguments: str) -> str:
+        """What ``kubectl streamjoin`` prints. Raises AssertionError with what it says where it fails."""
+        where = (f"--namespace={self.namespace}", f"--kubeconfig={self.kube.kubeconfig}")
+        command = [sys.executable, "-m", "streamjoin_operator.plugin", *arguments, *where]
+        path = os.pathsep.join([str(kubernetes_programs.obtain("kubectl").parent), os.environ["PATH"]])
+        done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     def scale(self, workers: int) -> None:
         self.kubectl("scale", f"sj/{self.name}", f"--replicas={workers}")
@@ -384,7 +394,11 @@ FROM o JOIN p ON o.tenth = p.tenth AND abs(o.amount - p.amount) <= 0.05 AND abs(
 """The example's results, in DuckDB's words."""
 
 
-def check_results(join: Join, directory: Path, results: str = PAIRS) -> None:
+OF_EPOCH = "regexp_extract(filename, '-([0-9]{{12}})-', 1)::BIGINT"
+FOUND = "SELECT * FROM read_parquet('{directory}/matches/*.parquet')"
+
+
+def check_results(join: Join, directory: Path, results: str = PAIRS, found: str = FOUND) -> None:
     """All results are DuckDB's over the tuples that were taken, each once. Stops the join."""
     join.suspend()
     join.files(directory)
@@ -399,7 +413,7 @@ def check_results(join: Join, directory: Path, results: str = PAIRS) -> None:
     for stream, rows in zip(job.streams, last.input.records, strict=True):
         connection.register(stream.name, tuples(stream, rows, directory))
     connection.execute(f"CREATE TABLE expected AS {results}")
-    connection.execute(f"CREATE TABLE found AS FROM read_parquet('{directory}/matches/*.parquet')")
+    connection.execute(f"CREATE TABLE found AS {found.format(directory=directory)}")
     [(wrong,)] = connection.execute("SELECT count(*) FROM (FROM found EXCEPT ALL FROM expected)").fetchall()
     [(missing,)] = connection.execute("SELECT count(*) FROM (FROM expected EXCEPT ALL FROM found)").fetchall()
     [(count,)] = connection.execute("SELECT count(*) FROM found").fetchall()
@@ -424,10 +438,7 @@ def test_a_join_runs_is_scaled_and_deleted(join: Join, tmp_path: Path) -> None:
     columns = dict(zip(*(line.split()[:5] for line in join.kubectl("get", "sj").splitlines()), strict=True))
     assert columns == {"NAME": join.name, "PHASE": "Running", "READY": "True", "WORKERS": "1", "DESIRED": "1"}
     join.until("tau", lambda: float(join.status["utilization"]["max"]) > 0)
-    plugin = [sys.executable, "-m", "streamjoin_operator.plugin", "status", join.name, f"--namespace={join.namespace}"]
-    plugin.append(f"--kubeconfig={join.kube.kubeconfig}")
-    said = subprocess.run(plugin, capture_output=True, text=True, check=False)
-    assert "Running" in said.stdout, said.stderr
+    assert "Running" in join.plugin("status", join.name)
     join.scale(3)
     join.until_running(workers=3)
     join.scale(0)
@@ -923,6 +934,28 @@ def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_pat
     check_results(join, tmp_path)
 
 
+def test_a_snapshot_is_cloned_and_the_join_goes_back_to_it(join: Join, tmp_path: Path) -> None:
+    join.begin(workers=2)
+    join.plugin("snapshot", join.name, "before")
+    kept = join.json("sjsnap", "before")["status"]["epoch"]
+    clone = Join(join.kube, join.operator, join.namespace, yaml.safe_load(join.plugin("clone", "before", "other")))
+    clone.body["spec"]["joins"][0]["output"]["sink"] = {"files": {"path": f"{CLAIM_PATH}/others", "format": "parquet"}}
+    clone.apply()
+    clone.until_running()
+    clone.until_epochs(5)
+    before = f"(FROM read_parquet('{{directory}}/matches/*.parquet', filename = true) WHERE {OF_EPOCH} <= {kept})"
+    after = "read_parquet('{directory}/others/*.parquet')"
+    check_results(clone, tmp_path / "other", found=f"SELECT order_id, payment_id FROM {before} UNION ALL FROM {after}")
+    assert "the driver starts anew" in join.plugin("rollback", join.name, "before", "--keep", "after", "--repeat-results")
+    join.until_running(workers=2)
+    join.plugin("snapshot", join.name, "after")  # there is one of this name, as --keep has made it
+    left = join.json("sjsnap", "after")["status"]["epoch"]
+    assert join.epoch() > left > kept, "epochs are counted on"
+    # What was found between is found again, and stays.
+    both = f"(FROM read_parquet('{{directory}}/matches/*.parquet', filename = true) WHERE {OF_EPOCH} <= {kept} OR {OF_EPOCH} > {left})"
+    check_results(join, tmp_path / "one", found=f"SELECT order_id, payment_id FROM {both}")
+
+
 def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
     [driver] = join.running("driver")
@@ -939,6 +972,42 @@ def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> N
     join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
     join.until_running(workers=2)
     check_results(join, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def spark_image(kube: Kube) -> None:
+    """The cluster has the image with all of Spark."""
+    tool.load_images(tool.find_cluster(), [tool.SPARK])
+
+
+@pytest.mark.usefixtures("spark_image")
+def test_what_spark_reads_and_writes_is_joined_once_though_an_executor_is_killed(join: Join, tmp_path: Path) -> None:
+    query = "SELECT value AS id, value * 0.5D AS amount FROM input"
+    for stream in join.body["spec"]["streams"]:
+        source = {"spark": {"format": "rate", "options": {"rowsPerSecond": 20}, "query": query}}
+        stream.update(source=source, schema="id BIGINT, amount DOUBLE")
+        del stream["eventTime"], stream["watermark"]
+    sink = {"spark": {"format": "orc", "options": {"path": f"{CLAIM_PATH}/matches"}}}
+    match = join.body["spec"]["joins"][0]
+    match.update(condition="orders.id = payments.id", window={"unbounded": True}, output={**match["output"], "sink": sink})
+    join.begin(workers=2)
+    killed, _ = join.running("executor")
+    join.kube.kill(join.namespace, killed)
+    join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
+    join.until_running(workers=2)
+    join.until_epochs(20)
+    join.suspend()
+    join.patch(suspend=False)
+    join.until_running(workers=2)
+    join.until_epochs(20)
+    join.suspend()
+    join.files(tmp_path)
+    table = dataset.dataset(tmp_path / "matches", format="orc").to_table()
+    ids = table.column("order_id").to_pylist()
+    assert ids == table.column("payment_id").to_pylist()
+    assert len(ids) == len(set(ids)) > 500
+    # What is written last may be a part of what there is.
+    assert set(range(max(ids) - 200)) < set(ids)
 
 
 def test_executors_get_more_memory_while_they_run_and_those_that_come_later_too(join: Join, tmp_path: Path) -> None:

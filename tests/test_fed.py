@@ -34,7 +34,8 @@ from streamjoin.io.factory import make_source
 from streamjoin.language.ddl import parse_schema
 from streamjoin.manifest import ManifestError, load
 from streamjoin.manifest.connectors.spark import SparkSource
-from streamjoin.spark.feeding import Fed, ImpossibleError, framed
+from streamjoin.spark.feeding import Fed, Going, ImpossibleError, framed
+from streamjoin.spark.staging import Query
 from streamjoin.state.storage import ObjectStorage
 from user_spark import UserSpark
 from waiting import wait_for
@@ -132,6 +133,37 @@ class Program:
 
         wait_for("the run is told", fails)
         return found[0]
+
+
+class Dies:
+    """Stands for a query of Spark's that fails once it has been asked whether it has."""
+
+    isActive = True  # noqa: N815 - Spark's name
+
+    def exception(self) -> Exception | None:
+        was_active, self.isActive = self.isActive, False
+        return None if was_active else OSError("the disk is full")
+
+
+def test_a_query_that_fails_while_it_is_looked_at_is_not_over(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stands(Going):
+        def begin(self) -> Query:
+            return Query("one", Dies(), [])
+
+        def reached(self) -> int:
+            return 0
+
+    going = Stands("spec.one")
+    for _ in range(3):
+        going.step()
+    assert not going.is_over
+    assert json.loads(capsys.readouterr().out) == {"field": "spec.one", "error": "the disk is full; it begins again in 1 s"}
+
+
+def test_a_spark_of_its_own_is_named_by_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMJOIN_SPARK_HOME", "/opt/spark")
+    found = feeder._environment()
+    assert (found["SPARK_HOME"], found["JAVA_HOME"]) == ("/opt/spark", "/opt/spark/java")
 
 
 READS_ORDER = "order = sys.stdin.readline()\n"

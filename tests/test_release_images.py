@@ -59,7 +59,7 @@ def import_all(package, but=()):
 """Makes this Python know as little as an image's."""
 
 
-BOTH = ("streamjoin-engine", "streamjoin-engine-tables")
+LAYERED = ("streamjoin-engine", "streamjoin-engine-tables", "streamjoin-engine-spark")
 WORDS = {"operator": {"both", "operator"}, "engine": {"both", "engine", "tables"}, "engine-tables": {"both", "engine"}}
 """By image, the words that docker/unused-python.txt has for it."""
 TABLES = ["io.delta_changes", "io.delta_table", *(f"io.iceberg_{each}" for each in ("changes", "checked", "files", "rewrite", "table"))]
@@ -216,6 +216,14 @@ CONTENT = {
 }
 
 
+OF_SPARK = {
+    "opt/spark/jars/sql-4.3.jar": jar(
+        {
+            "META-INF/maven/org.c/sql/pom.properties": "groupId=org.c\nartifactId=sql\nversion=4.3\n",
+            "META-INF/MANIFEST.MF": "Bundle-License: Apache-2.0\n",
+        }
+    )
+}
 OF_TABLES = {f"{SITE}/deltalake-1.6.6.dist-info/METADATA": b"Name: deltalake\nVersion: 1.6.6\nLicense: Apache-2.0\n"}
 SOURCE = Source(ROOT, "0" * 40, 1772366400)
 
@@ -245,7 +253,8 @@ def image_of(directory: Path, name: str, *contents: dict[str, bytes]) -> str:
 def release(tmp_path: Path) -> Path:
     """A release whose images have little in them."""
     directory = tmp_path / "release"
-    contents = {images.ENGINE: (CONTENT,), images.TABLES: (CONTENT, OF_TABLES), images.OPERATOR: (CONTENT,)}
+    larger = {images.TABLES: (CONTENT, OF_TABLES), images.SPARK: (CONTENT, OF_TABLES, OF_SPARK)}
+    contents = {images.ENGINE: (CONTENT,), **larger, images.OPERATOR: (CONTENT,)}
     digests = {f"streamjoin-{name}": image_of(directory, f"streamjoin-{name}", *layers) for name, layers in contents.items()}
     build_chart(SOURCE, directory)
     sums.describe(directory, SOURCE, images=digests)
@@ -296,17 +305,21 @@ def test_what_an_image_is_made_of_and_under_which_licences(release: Path) -> Non
     assert document["serialNumber"] != json.loads(materials.bill("streamjoin-engine", "0.1.0", second, found, 0))["serialNumber"]
 
 
-def test_the_image_for_tables_has_the_engines_layers_and_one_more(release: Path, tmp_path: Path) -> None:
+def test_each_larger_image_has_the_layers_of_another_and_one_more(release: Path, tmp_path: Path) -> None:
     images.check_layers(release / images.DIRECTORY)
-    found = [layout.images(release / images.DIRECTORY / name)[0] for name in BOTH]
+    found = [layout.images(release / images.DIRECTORY / name)[0] for name in LAYERED]
     listed = [materials.licence_list(materials.of_image(image)).splitlines() for image in found]
     assert set(listed[1]) - set(listed[0]) == {"pypi\tdeltalake\t1.6.6\tApache-2.0"}
-    assert set(listed[0]) < set(listed[1]), "it is described as a whole"
+    assert set(listed[2]) - set(listed[1]) == {"maven\torg.c:sql\t4.3\tApache-2.0"}
+    assert set(listed[0]) < set(listed[1]) < set(listed[2]), "each is described as a whole"
     apart = tmp_path / "apart"
-    image_of(apart, BOTH[0], CONTENT, {"more": b""})
-    image_of(apart, BOTH[1], CONTENT, OF_TABLES)
+    image_of(apart, LAYERED[0], CONTENT, {"more": b""})
+    image_of(apart, LAYERED[1], CONTENT, OF_TABLES)
+    image_of(apart, LAYERED[2], CONTENT, OF_SPARK)
     with pytest.raises(ReleaseError, match=r"engine-tables amd64: does not begin with the layers of streamjoin-engine; build both"):
         images.check_layers(apart / images.DIRECTORY)
+    with pytest.raises(ReleaseError, match=r"engine-spark amd64: does not begin with the layers of streamjoin-engine-tables; build both"):
+        images.check_layers(apart / images.DIRECTORY, (images.TABLES, images.SPARK))
 
 
 def test_a_large_image_is_no_release(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Fields that need packages of an extra: what an engine without them says; and the image for tables, which the operator takes."""
+"""Fields that need packages of an extra: what an engine without them says; and the larger images, which the operator takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
 CATALOG = {"type": "rest", "uri": "http://catalog"}
-SETTINGS = Settings(engine_image="engine:1", tables_image="engine-tables:1")
+SETTINGS = Settings(engine_image="engine:1", tables_image="engine-tables:1", spark_image="engine-spark:1")
 
 
 def with_table(*places: str) -> Object:
@@ -86,6 +86,24 @@ def test_an_image_that_the_manifest_names_is_taken_with_tables_and_without() -> 
         assert derived.memory is not None
         driver = children.deployment(Resource.of(body), derived.manifest, derived.memory, SETTINGS, None)["spec"]["template"]
         assert driver["spec"]["containers"][0]["image"] == "mine:1"
+
+
+@pytest.mark.parametrize("place", ["source", "sink"])
+def test_a_join_with_spark_runs_in_the_image_that_has_all_of_it_and_has_memory_for_it(place: str) -> None:
+    spec = with_table("joins.0.delta")
+    if place == "source":
+        spec["streams"][0]["source"] = {"spark": {"format": "rate"}}
+    else:
+        spec["joins"][1]["output"]["sink"] = {"spark": {"format": "orc", "options": {"path": "s3a://bucket/pairs"}}}
+    body = streamjoin(**spec)
+    derived = derive(body)
+    assert derived.problem is None
+    assert derived.manifest is not None
+    assert derived.memory is not None
+    driver = children.deployment(Resource.of(body), derived.manifest, derived.memory, SETTINGS, None)["spec"]["template"]
+    container = driver["spec"]["containers"][0]
+    assert container["image"] == "engine-spark:1"
+    assert container["resources"]["limits"] == {"memory": "4Gi"}
 
 
 CONNECTORS = {part for part in parts_of(Manifest) if issubclass(part, Connector)}

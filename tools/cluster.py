@@ -32,8 +32,8 @@ PARTS = ROOT / "tests" / "cluster"
 HOME = kubernetes_programs.cache().parent / "cluster"
 DEBIAN, OWN_DEBIAN = "docker.io/library/debian:bookworm-slim", "localhost/debian:bookworm"
 ENGINE, OPERATOR, PROMETHEUS, KAFKA, S3 = IMAGES = ("engine", "operator", "prometheus", "kafka", "s3")
-TABLES = "engine-tables"
-"""For joins with Delta or Iceberg tables, which no test has in a cluster: loaded where somebody asks for it."""
+TABLES, SPARK = LARGER = ("engine-tables", "engine-spark")
+"""For joins with Delta or Iceberg tables, or with spark: built and loaded where somebody asks for it."""
 PLACES = {PROMETHEUS: "monitoring", KAFKA: "kafka", S3: "s3"}
 """The namespaces of what is there for tests alone."""
 
@@ -137,7 +137,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start the cluster, build and load the images")
     building = commands.add_parser("images", help="build images anew and load them")
-    building.add_argument("images", nargs="*", metavar="IMAGE", help=f"{', '.join(IMAGES)}; {TABLES} only by name")
+    building.add_argument("images", nargs="*", metavar="IMAGE", help=f"{', '.join(IMAGES)}; {', '.join(LARGER)} only by name")
     commands.add_parser("down", help="end what `up` started")
     arguments = parser.parse_args()
     try:
@@ -177,14 +177,14 @@ def bring_up(cluster: Cluster) -> None:
 
 def load_images(cluster: Cluster, images: tuple[str, ...] | list[str]) -> None:
     """Builds each image and gives it to the cluster. Raises ClusterError."""
-    unknown = sorted(set(images) - {*IMAGES, TABLES})
+    unknown = sorted(set(images) - {*IMAGES, *LARGER})
     if unknown:
-        raise ClusterError(f"{', '.join(unknown)}: no such image; there are {', '.join((*IMAGES, TABLES))}")
+        raise ClusterError(f"{', '.join(unknown)}: no such image; there are {', '.join((*IMAGES, *LARGER))}")
     base = os.environ.get("BASE") or cluster.base()
     environment = {**os.environ, **({"BUILDER": cluster.builder} if cluster.builder else {}), **({"BASE": base} if base else {})}
     for image in images:
         say(f"building {image}")
-        if image in (ENGINE, TABLES, OPERATOR):
+        if image in (ENGINE, *LARGER, OPERATOR):
             make_image(image, environment)
         else:
             with tempfile.TemporaryDirectory() as directory:

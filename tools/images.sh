@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the images of engine and operator with docker, podman or buildah, whichever there is; $BUILDER chooses.
 #
-#     tools/images.sh [engine|engine-tables|operator ...]
+#     tools/images.sh [engine|engine-tables|engine-spark|operator ...]
 #
-# engine-tables is the engine's image with one layer more, for joins with Delta or Iceberg tables: the engine's is built first, unless ENGINE names
-# one that is there, so that both have the same layers.
+# engine-tables is the engine's image with one layer more, for joins with Delta or Iceberg tables, and engine-spark is that one with another layer, for
+# joins with spark as source or sink. The image that one begins with is built first, unless ENGINE or TABLES names one that is there, so that both have
+# the same layers.
 #
 # CONTEXT: a directory with the Dockerfiles of other images, and all that they copy.
 # TAG: the tag (by default the project's version). REGISTRY: a prefix such as registry.example.com/team/. PLATFORM: linux/arm64, say, for another
@@ -43,7 +44,7 @@ trap 'rm -rf "$scratch"' EXIT
 
 # buildah before 1.30 knows this variable in no FROM; and where a FROM says no platform, it looks for images of the one before.
 edits="s|\${BUILDPLATFORM}|$machine|"
-[[ $builder == docker ]] || edits+="; s|^FROM \${ENGINE}|FROM --platform=${PLATFORM:-$machine} \${ENGINE}|"
+[[ $builder == docker ]] || edits+="; s#^FROM \(\${ENGINE}\|\${TABLES}\)#FROM --platform=${PLATFORM:-$machine} \1#"
 
 # One image, of its Dockerfile's target: build IMAGE DOCKERFILE [OPTION ...]
 build() {
@@ -54,28 +55,33 @@ build() {
     tag "$image"
 }
 tag() { echo "${REGISTRY:-}streamjoin-$1:${TAG:-$version}"; }
-
-(($#)) || set -- engine engine-tables operator
-engine=${ENGINE:-}
-for image in "$@"; do
-    case $image in
-        engine)
-            build engine engine --target engine
-            engine=$(tag engine)
-            ;;
-        engine-tables)
-            if [[ $builder == docker ]]; then
-                # It has the engine's layers in its cache, and may not see the images of this machine.
-                build engine-tables engine --target tables
-            else
-                if [[ -z $engine ]]; then
-                    build engine engine --target engine
-                    engine=$(tag engine)
-                fi
-                [[ $engine == */* ]] || engine=localhost/$engine
-                build engine-tables engine --target tables --build-arg "ENGINE=$engine"
-            fi
-            ;;
-        *) build "$image" "$image" ;;
+# An image that is another one and a layer more, of which an argument of the Dockerfile has the name: larger IMAGE TARGET ARGUMENT OTHER
+larger() {
+    local begins=${!3:-}
+    if [[ $builder == docker ]]; then
+        # It has the other's layers in its cache, and may not see the images of this machine.
+        build "$1" engine --target "$2"
+    else
+        if [[ -z $begins ]]; then
+            make "$4"
+            begins=$(tag "$4")
+        fi
+        [[ $begins == */* ]] || begins=localhost/$begins
+        build "$1" engine --target "$2" --build-arg "$3=$begins"
+    fi
+}
+made=
+# One image, once.
+make() {
+    case "$made" in *" $1 "*) return ;; esac
+    made+=" $1 "
+    case $1 in
+        engine) build engine engine --target engine ;;
+        engine-tables) larger engine-tables tables ENGINE engine ;;
+        engine-spark) larger engine-spark spark TABLES engine-tables ;;
+        *) build "$1" "$1" ;;
     esac
-done
+}
+
+(($#)) || set -- engine engine-tables engine-spark operator
+for image in "$@"; do make "$image"; done

@@ -17,7 +17,6 @@ from streamjoin_operator.changes import CLAIM_PATH
 from streamjoin_operator.drift import Object
 from streamjoin_operator.memory import WorkerMemory, worker_memory
 from streamjoin_operator.places import local_places
-from streamjoin_operator.pod_templates import image_problems
 from streamjoin_operator.reasons import Reason
 
 SHOWN = 3
@@ -61,7 +60,7 @@ def derive(body: Object, enlarged: Enlarged | None = None) -> Derived:
     lying = cheapest(job)
     deployment = foreseen_plan(lying)
     problem = None if memory.fits else (Reason.InsufficientMemory, memory.refusal())
-    if in_pods := (*local_places(manifest), *image_problems(manifest)):
+    if in_pods := tuple(local_places(manifest)):
         problem = _invalid(in_pods)
     promise = promised(lying, deployment)
     return Derived(manifest, problem, replace(job, manifest=manifest), memory, deployment.workers, promise, given)

@@ -8,14 +8,12 @@ a token of the API server.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from streamjoin import logs
 from streamjoin.manifest import resolve
 from streamjoin.manifest.memory import MIB
 from streamjoin.manifest.model import Manifest, Workers
 from streamjoin.manifest.packages import has_tables
-from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Cpu, Memory
 from streamjoin_operator import executor_hooks, names
 from streamjoin_operator.changes import CLAIM_PATH, engine_manifest
@@ -34,6 +32,8 @@ UID = 10001
 CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
 EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
 DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
+FEEDING_MEMORY = "4Gi"
+"""Of a driver with a Spark beside it that reads or writes (``streamjoin.api.feeder``): that is a Java with a heap of 1 GiB, and Python."""
 SERVER_MEMORY, PROCESS_MEMORY = Memory.parse("256Mi"), Memory.parse("256Mi")
 """Of a query server, and of each of its processes besides the query (``streamjoin.query.worker.OVERHEAD_BYTES``)."""
 STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -47,19 +47,16 @@ LOST_NODE_SECONDS = 30
 
 def image_for(manifest: Manifest, settings: Settings) -> str:
     """The image of the driver, its executors and the pod that removes the state."""
-    return manifest.spec.image or (settings.tables_image if has_tables(manifest) else settings.engine_image)
-
-
-def image_problems(manifest: Manifest) -> Iterator[Problem]:
-    """What a join needs that no image of the operator's own has."""
-    if not manifest.spec.image and resolve.has_spark(manifest.spec):
-        message = "is missing; spark as source or sink needs an image with Spark's SQL, which the operator's own lack; name one of yours"
-        yield Problem("spec.image", None, message)
+    if manifest.spec.image:
+        return manifest.spec.image
+    if resolve.has_spark(manifest.spec):
+        return settings.spark_image
+    return settings.tables_image if has_tables(manifest) else settings.engine_image
 
 
 def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory, settings: Settings, wanted: str, files: str) -> Object:
     """``wanted``: the revision that the driver is started for; ``files``: the ConfigMap of its files."""
-    image = image_for(manifest, settings)
+    image, driver_memory = image_for(manifest, settings), FEEDING_MEMORY if resolve.has_spark(manifest.spec) else DRIVER_MEMORY
     arguments = [
         "driver",
         f"{CONFIG_PATH}/streamjoin.yaml",
@@ -93,7 +90,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "rpc", "containerPort": RPC_PORT, "protocol": "TCP"},
             {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
         ],
-        "resources": {"requests": {"cpu": DRIVER_CPU, "memory": DRIVER_MEMORY}, "limits": {"memory": DRIVER_MEMORY}},
+        "resources": {"requests": {"cpu": DRIVER_CPU, "memory": driver_memory}, "limits": {"memory": driver_memory}},
         **_probes(60),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),

@@ -54,6 +54,10 @@ class Settings:
     tables_image: str = _setting(
         "streamjoin-engine-tables:0.1.0", "The same for joins with a Delta or Iceberg table, which need packages that engine_image lacks."
     )
+    spark_image: str = _setting(
+        "streamjoin-engine-spark:0.1.0",
+        "The same for joins with spark as source or sink, which need all of Spark: tables_image has but its core.",
+    )
     image_pull_policy: str = _setting("IfNotPresent", "The pull policy of all pods' images.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
     port: int = _setting(8080, "The port of /metrics, /healthz and /readyz.")

@@ -20,8 +20,10 @@ from release_steps.failure import ReleaseError, output, run, say
 from release_steps.packages import Source
 
 DIRECTORY = "images"
-ENGINE, TABLES, OPERATOR = IMAGES = ("engine", "engine-tables", "operator")
-"""Without ``streamjoin-``. That for tables is made of the engine's, so it comes after it."""
+ENGINE, TABLES, SPARK, OPERATOR = IMAGES = ("engine", "engine-tables", "engine-spark", "operator")
+"""Without ``streamjoin-``."""
+BEGUN_WITH = {TABLES: ("ENGINE", ENGINE), SPARK: ("TABLES", TABLES)}
+"""Images that are another one and a layer more: by what name they are given that one, and which it is. It comes before them."""
 LIMITS_MB = {ENGINE: 700, OPERATOR: 120}
 """The most that an image may have unpacked, for any processor."""
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -48,27 +50,28 @@ def build(
             say(f"building streamjoin-{name} for {architecture}")
             tag = f"{source.version}-{architecture}"
             environment = _environment(source, tag, architecture)
-            if name == TABLES and ENGINE in names:
+            argument, other = BEGUN_WITH.get(name, ("", ""))
+            if other in names:
                 # It begins with layers that were made just now, so its own cannot be one from before; the stages that it is made of may be.
-                environment |= {"ENGINE": f"localhost/streamjoin-{ENGINE}:{tag}", "AGAIN": ""}
+                environment |= {argument: f"localhost/streamjoin-{other}:{tag}", "AGAIN": ""}
             run(source.directory / "tools" / "images.sh", name, cwd=source.directory, environment=environment)
             run("buildah", "push", "--quiet", "--format=oci", f"localhost/streamjoin-{name}:{tag}", f"oci:{directory}:{tag}")
         digests[f"streamjoin-{name}"] = layout.join(directory, source.version)
         if found := layout.problems(directory):
             raise ReleaseError("\n".join(found))
-    if {ENGINE, TABLES} <= set(names):
-        check_layers(target / DIRECTORY)
+    check_layers(target / DIRECTORY, names)
     return digests
 
 
-def check_layers(directory: Path) -> None:
-    """Raises ReleaseError unless the image for tables has the engine's layers and one more: who has either pulls but the rest."""
-    engines, others = (layout.images(directory / f"streamjoin-{name}") for name in (ENGINE, TABLES))
-    for engine, other in zip(engines, others, strict=True):
-        shared, layers = ([layer["digest"] for layer in image.manifest["layers"]] for image in (engine, other))
-        if layers[:-1] != shared:
-            said = f"streamjoin-{TABLES} {other.architecture}: does not begin with the layers of streamjoin-{ENGINE}"
-            raise ReleaseError(f"{said}; build both at once (tools/release.py images {ENGINE} {TABLES})")
+def check_layers(directory: Path, names: Sequence[str] = IMAGES) -> None:
+    """Raises ReleaseError unless images have the layers of those that they begin with and one more: who has either pulls but the rest."""
+    for name, (_, first) in BEGUN_WITH.items():
+        if {name, first} <= set(names):
+            for one, other in zip(*(layout.images(directory / f"streamjoin-{each}") for each in (first, name)), strict=True):
+                shared, layers = ([layer["digest"] for layer in image.manifest["layers"]] for image in (one, other))
+                if layers[:-1] != shared:
+                    said = f"streamjoin-{name} {other.architecture}: does not begin with the layers of streamjoin-{first}"
+                    raise ReleaseError(f"{said}; build both at once (tools/release.py images {first} {name})")
 
 
 def too_large(name: str, architecture: str, unpacked_bytes: int) -> str | None:

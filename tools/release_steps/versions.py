@@ -21,7 +21,7 @@ class Place:
     pattern: str
 
 
-_IMAGE = rf"streamjoin-(?:engine|engine-tables|operator|prometheus|kafka|s3):({VERSION})"
+_IMAGE = rf"streamjoin-(?:engine|engine-tables|engine-spark|operator|prometheus|kafka|s3):({VERSION})"
 PLACES = (
     Place("pyproject.toml", rf'(?m)^version = "({VERSION})"$'),
     Place("engine/streamjoin/__init__.py", rf'(?m)^__version__ = "({VERSION})"$'),
@@ -30,7 +30,7 @@ PLACES = (
     Place("charts/streamjoin-operator/Chart.yaml", _IMAGE),
     Place("operator/streamjoin_operator/settings.py", _IMAGE),
     Place("docs/operator.md", _IMAGE),
-    Place("docs/kubernetes.md", rf"(?:streamjoin-(?:engine|engine-tables|operator):|TAG=)({VERSION})"),
+    Place("docs/kubernetes.md", rf"(?:streamjoin-(?:engine|engine-tables|engine-spark|operator):|TAG=)({VERSION})"),
     Place("docker/engine.Dockerfile", _IMAGE),
     Place("docker/operator.Dockerfile", _IMAGE),
     Place("tests/cluster/kafka.yaml", _IMAGE),

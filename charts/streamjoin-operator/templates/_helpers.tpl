@@ -95,11 +95,12 @@ kubectl patch crd streamjoins.streamjoin.dev streamjoinsnapshots.streamjoin.dev 
 {{- if .image.digest }}{{ printf "%s@%s" $repository .image.digest }}{{ else }}{{ printf "%s:%s" $repository (default .root.Chart.AppVersion .image.tag) }}{{ end }}
 {{- end }}
 
-{{/* The image of joins with tables, named after the engine's where it has no name of its own. */}}
-{{- define "operator.tablesImage" -}}
-{{- $repository := .Values.tables.repository | default (printf "%s-tables" .Values.engine.repository) }}
-{{- $image := dict "repository" $repository "tag" (.Values.tables.tag | default .Values.engine.tag) "digest" .Values.tables.digest }}
-{{- include "operator.image" (dict "image" $image "root" .) }}
+{{/* The image of joins with tables, or with spark, named after the engine's where it has no name of its own: (dict "kind" "tables" "root" .) */}}
+{{- define "operator.largerImage" -}}
+{{- $given := get .root.Values .kind }}
+{{- $repository := $given.repository | default (printf "%s-%s" .root.Values.engine.repository .kind) }}
+{{- $image := dict "repository" $repository "tag" ($given.tag | default .root.Values.engine.tag) "digest" $given.digest }}
+{{- include "operator.image" (dict "image" $image "root" .root) }}
 {{- end }}
 
 {{/* A label selector of the namespaces that are watched; {}: all. */}}

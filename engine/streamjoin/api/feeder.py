@@ -36,6 +36,8 @@ from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.storage import ObjectStorage, StorageError
 
 PROGRAM = "streamjoin.spark.feeding"
+HOME = "STREAMJOIN_SPARK_HOME"
+"""The variable of the environment that names a Spark for this program alone, with a Java in it, as an image has it (``docker/``)."""
 YOUNG_SECONDS = 120.0
 """A program that lives for longer has not died soon after the one before."""
 END_SECONDS = 20.0
@@ -81,8 +83,7 @@ class Feeder(Observer):
         read, written = ([self._job.streams[at].name for at in self._fed], [self._job.joins[at].name for at in self._written])
         what = [f"to {verb} {listed(names, 'and')}" for verb, names in (("read", read), ("write", written)) if names]
         self._tell(Notice(f"starting a Spark {listed(what, 'and')} ..."))
-        environment = {**os.environ, "JAVA_HOME": str(require_java("others")), "PYSPARK_PYTHON": sys.executable}
-        self._thread = threading.Thread(target=self._keep, args=(environment,), name="streamjoin-feeder", daemon=True)
+        self._thread = threading.Thread(target=self._keep, args=(_environment(),), name="streamjoin-feeder", daemon=True)
         self._thread.start()
 
     def attempting(self) -> None:
@@ -223,6 +224,13 @@ class Feeder(Observer):
             if values:
                 conf[name] = ",".join(values)
         return Order(feeds, outputs, conf, self._until_idle)
+
+
+def _environment() -> Mapping[str, str]:
+    """In which the program runs. Raises Failure where there is no Java."""
+    home = os.environ.get(HOME)
+    found = {"JAVA_HOME": str(require_java("others"))} if home is None else {"SPARK_HOME": home, "JAVA_HOME": f"{home}/java"}
+    return {**os.environ, **found, "PYSPARK_PYTHON": sys.executable}
 
 
 def _input(given: SparkInput) -> Input:

@@ -73,9 +73,11 @@ class Going(ABC):
                     self._failed(said(error))
                 else:
                     self.is_over = self._query is None
-        elif self._query.failure is not None:
+            return
+        is_active = self._query.is_active  # asked first, as it may fail in between, and one that has failed is not over
+        if self._query.failure is not None:
             self._failed(self._query.failure)
-        elif not self._query.is_active:
+        elif not is_active:
             self._query, self.is_over = None, True
             self.end()
 
