@@ -1032,6 +1032,32 @@ def test_executors_get_more_memory_while_they_run_and_those_that_come_later_too(
     check_results(join, tmp_path)
 
 
+def test_a_full_worker_gets_more_memory_where_no_other_may_come(join: Join, tmp_path: Path) -> None:
+    spec = join.body["spec"]
+    for stream in spec["streams"]:
+        stream["source"]["generator"]["rate"] = {"constant": 10_000}
+        stream["source"]["generator"]["columns"]["amount"] = {"uniform": {"min": 0, "max": 1_000_000}}
+    spec["joins"][0]["window"] = {"within": "60s"}  # of both streams as much as a worker has room for
+    spec["workers"] = {"min": 1, "max": 1, "resources": {"cpu": "100m", "memory": "1Gi"}, "maxMemory": "2Gi"}
+    spec["scaling"] = {"vertical": "Enforce"}
+    join.apply()
+    join.until_running(workers=1)
+    [executor] = join.pods("executor")
+
+    def memory() -> str:
+        """By what its kubelet has given it."""
+        [pod] = join.pods("executor")
+        return str(pod["status"]["containerStatuses"][0].get("resources", {}).get("limits", {}).get("memory"))
+
+    join.until("it has more memory", lambda: memory() not in ("1Gi", "None"))
+    join.until("it is far from full", lambda: 0 < float(join.status["utilization"]["max"]) < 0.5)
+    [resized] = join.pods("executor")
+    assert resized["metadata"]["uid"] == executor["metadata"]["uid"]
+    assert resized["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert [record["decision"]["kind"] for record in join.acts()] == ["ENLARGE"]
+    check_results(join, tmp_path, PAIRS.replace("10000000", "60000000"))
+
+
 def test_an_executor_that_is_evicted_hands_over_before_it_goes(join: Join, tmp_path: Path) -> None:
     """As a drain of its node does it: the budget allows it, no epoch fails, and all lines of its log are records."""
     join.begin(workers=2)
