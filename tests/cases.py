@@ -35,6 +35,11 @@ def in_turn(ways: Sequence[Case], test: str, number: int) -> Sequence[Case]:
     return ways if ALL else [ways[(zlib.crc32(test.encode()) + number) % len(ways)]]
 
 
+def shared(every: int, *, of: int = 1, parts: int) -> list[range]:
+    """The seeds of :func:`how_many`; all of them in parts, which may be run side by side."""
+    return [range(part, every, parts) for part in range(parts)] if ALL else [range(how_many(every, of=of))]
+
+
 def how_many(every: int, *, of: int = 1) -> int:
     """Of cases drawn by the seeds 0, 1, ...: one in ``of`` of ``every``, or ``every``, or what ``STREAMJOIN_CASES`` says."""
     return every if ALL else int(_ASKED) if _ASKED else max(1, every // of)

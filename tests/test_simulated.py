@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cases import how_many
+from cases import how_many, shared
 from faulty_runs import elastic, run_cases
 from harness import Remote
 from random_joins import check_output, drawn, job_of, take_any_graph
@@ -63,9 +63,9 @@ def run_case(kind: str, seed: int) -> World:
     return world
 
 
-def run_seeds(run: Callable[[str, int], World], kind: str, seeds: int, root: Path) -> Counter[str]:
+def run_seeds(run: Callable[[str, int], World], kind: str, seeds: range, root: Path) -> Counter[str]:
     happened = Counter[str]()
-    chosen = range(seeds) if SEED is None else [int(SEED)]
+    chosen = seeds if SEED is None else [int(SEED)]
     run_cases(chosen, root, lambda seed, own, counts: counts.update(run(kind, seed).happened), happened)
     return happened
 
@@ -76,17 +76,17 @@ def runs_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "FAN_IN", 2)
 
 
+@pytest.mark.parametrize("seeds", shared(1000, of=100, parts=4), ids=lambda seeds: f"from {seeds.start}")
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_drivers_meet_is_as_if_there_had_been_one(kind: str, tmp_path: Path) -> None:
-    seeds = how_many(1000, of=100)
+def test_whatever_drivers_meet_is_as_if_there_had_been_one(kind: str, seeds: range, tmp_path: Path) -> None:
     happened = run_seeds(run_case, kind, seeds, tmp_path)
     exercised = {"died", "held up", "failed requests", "plans", "superseded", "failed epochs"}
-    assert seeds < 10 or SEED is not None or exercised <= happened.keys(), happened
+    assert len(seeds) < 10 or SEED is not None or exercised <= happened.keys(), happened
 
 
 @pytest.mark.parametrize("suite", [name for name, suite in SUITES.items() if not suite.features.changes])
 def test_whatever_drivers_meet_random_joins_give_what_duckdb_finds(suite: str, tmp_path: Path) -> None:
-    run_seeds(run_random, suite, how_many(100, of=50), tmp_path)
+    run_seeds(run_random, suite, range(how_many(100, of=50)), tmp_path)
 
 
 def test_a_seed_repeats_its_run_whatever_other_threads_do() -> None:
