@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-all test-costs steady docs-check release-check research-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup setup-test demo test test-all test-costs steady docs-check kubernetes-check release-check research-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
 	publish-page publish-docs workflows clean
 
 help: ## Show this list
@@ -86,6 +86,10 @@ docs-check: setup-test docs ## Build the documentation, and check that its pages
 	$(PYTEST)
 
 release-check: export STREAMJOIN_TESTS := release
+# STREAMJOIN_KUBERNETES=v1.31.14 is another version than the usual one (tools/kubernetes_programs.py).
+kubernetes-check: kubernetes ## Ask the API server of one version of Kubernetes whatever tests ask one
+	$(PYTEST) -m apiserver
+
 release-check: kubernetes ## Check what makes releases: packages, images, the chart, workflows
 	$(PYTEST)
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import kubernetes_programs
 from apiserver import Client, program
 from documents import all_parsed
 from waiting import PATIENCE_SECONDS
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "streamjoin-operator"
-KUBERNETES = "1.34.4"
+KUBERNETES = kubernetes_programs.KUBERNETES.removeprefix("v")
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 

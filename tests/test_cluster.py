@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,34 @@ def test_a_go_that_is_too_old_is_passed_over(
     go.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (kubernetes_programs.find_go() == str(go)) is is_taken
+
+
+def test_servers_of_another_version_have_a_cache_of_their_own_and_all_else_is_shared(tmp_path: Path) -> None:
+    ask = "from kubernetes_programs import PROGRAMS, cache; print(*(f'{name} {cache(name).name}' for name in PROGRAMS), sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(Path(kubernetes_programs.__file__).parent), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", ask]
+    told = {
+        version: subprocess.run(command, env={**environment, "STREAMJOIN_KUBERNETES": version}, capture_output=True, text=True, check=True)
+        for version in ("", "v1.31.0")
+    }
+    usual, other = (dict(line.split() for line in told[version].stdout.splitlines()) for version in ("", "v1.31.0"))
+    assert set(usual.values()) == {f"kubernetes-{kubernetes_programs.USUAL}"}
+    servers = {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
+    assert {name for name, directory in other.items() if directory == "kubernetes-v1.31.0"} == servers
+    assert {name: other[name] for name in usual if name not in servers} == {name: usual[name] for name in usual if name not in servers}
+
+
+def test_a_server_of_another_version_is_not_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kube-apiserver", "kubectl"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    server = dataclasses.replace(kubernetes_programs.PROGRAMS["kube-apiserver"], version="v1.31.0")
+    monkeypatch.setitem(kubernetes_programs.PROGRAMS, "kube-apiserver", server)
+    monkeypatch.setattr(kubernetes_programs, "KUBERNETES", "v1.31.0")
+    assert kubernetes_programs.find("kube-apiserver") is None
+    assert kubernetes_programs.find("kubectl") == tmp_path / "kubectl"
 
 
 def test_prometheus_scrapes_running_pods_that_ask_for_it() -> None:

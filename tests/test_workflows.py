@@ -92,6 +92,17 @@ def test_tests_run_on_every_python_that_the_project_takes() -> None:
     assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text()
 
 
+def test_each_night_asks_the_oldest_and_the_newest_kubernetes_and_the_chart_takes_none_that_is_older() -> None:
+    matrix = read(ROOT / ".github/workflows/ci.yml")["jobs"]["kubernetes"]["strategy"]["matrix"]["kubernetes"]
+    assert matrix == [kubernetes_programs.OLDEST, kubernetes_programs.NEWEST]
+    oldest, usual, newest = (version.rpartition(".")[0] for version in (matrix[0], kubernetes_programs.USUAL, matrix[1]))
+    chart = yaml.safe_load((ROOT / "charts/streamjoin-operator/Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={oldest.removeprefix('v')}.0-0"
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    tested = re.findall(r"^\| (1\.\d+) \|", page.partition("### Versions of Kubernetes")[2].partition("\n#")[0], re.MULTILINE)
+    assert [f"v{version}" for version in tested] == [oldest, usual, newest]
+
+
 def test_each_night_runs_every_shard_of_all_tests() -> None:
     shards = read(ROOT / ".github/workflows/ci.yml")["jobs"]["all"]["strategy"]["matrix"]["shard"]
     assert shards == [f"{number}/{len(shards)}" for number in range(1, len(shards) + 1)]

@@ -9,6 +9,7 @@ too old (Debian 12's is), pip installs one beside the cache.
 
     python tools/kubernetes_programs.py etcd kube-apiserver      a line "name path" for each; builds what is missing
     python tools/kubernetes_programs.py --optional helm          the same, but what cannot be had is said and is no error
+    STREAMJOIN_KUBERNETES=v1.31.14 ...                           Kubernetes' servers are of that version, and are looked for in its cache alone
 
 Always holds: a program in the cache is complete (it is renamed into place), and nobody builds one that somebody else is
 building (a lock file beside it; the second waits). Only the standard library is used.
@@ -28,8 +29,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES = "v1.34.4"
-"""A cache belongs to this version, so a change of it builds everything anew."""
+OLDEST, USUAL, NEWEST = "v1.31.14", "v1.34.4", "v1.35.4"
+"""What is tested: the usual one by every run, the others each night. A cache belongs to a version, so a change builds everything anew."""
+
+KUBERNETES = os.environ.get("STREAMJOIN_KUBERNETES") or USUAL
+"""The version of Kubernetes' servers. All other programs are the same for each, kubectl among them."""
 
 OLDEST_GO = (1, 26)
 """The programs below ask for it. Go 1.21 and newer fetch what a module asks for by themselves, unless GOTOOLCHAIN is ``local``."""
@@ -50,19 +54,19 @@ class Program:
     """The text of a main of our own, where the package is only a part of the program."""
 
 
-def _of_kubernetes(name: str) -> Program:
-    where, minor = "k8s.io/component-base/version", KUBERNETES.split(".")[1]
-    variables = (f"{where}.gitVersion={KUBERNETES}", f"{where}.gitMajor=1", f"{where}.gitMinor={minor}")
-    return Program(f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", KUBERNETES, variables)
+def _of_kubernetes(name: str, version: str = KUBERNETES) -> Program:
+    where, minor = "k8s.io/component-base/version", version.split(".")[1]
+    variables = (f"{where}.gitVersion={version}", f"{where}.gitMajor=1", f"{where}.gitMinor={minor}")
+    return Program(f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", version, variables)
 
 
 _HELM_VARIABLES = (
     "helm.sh/helm/v3/internal/version.version=v3.19.5",
     # What `helm lint` and `helm template` take for the cluster's version.
     "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1",
-    f"helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={KUBERNETES.split('.')[1]}",
+    f"helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={USUAL.split('.')[1]}",
     "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1",
-    f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={KUBERNETES.split('.')[1]}",
+    f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={USUAL.split('.')[1]}",
 )
 
 _COREDNS = """\
@@ -88,7 +92,7 @@ func main() {
 PROGRAMS = {
     "etcd": Program("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", "v3.6.16"),
     "kube-apiserver": _of_kubernetes("kube-apiserver"),
-    "kubectl": _of_kubernetes("kubectl"),
+    "kubectl": _of_kubernetes("kubectl", USUAL),
     "helm": Program("helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "v3.19.5", _HELM_VARIABLES),
     "kube-controller-manager": _of_kubernetes("kube-controller-manager"),
     "kube-scheduler": _of_kubernetes("kube-scheduler"),
@@ -122,16 +126,20 @@ def main() -> int:
     return int(failed and not arguments.optional)
 
 
-def cache() -> Path:
-    """The directory of what was built; it need not exist."""
+def cache(name: str = "") -> Path:
+    """The directory of what was built, of which the program is in; it need not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "streamjoin", f"kubernetes-{KUBERNETES}").absolute()
+    return Path(base, "streamjoin", f"kubernetes-{KUBERNETES if _is_of_another_version(name) else USUAL}").absolute()
+
+
+def _is_of_another_version(name: str) -> bool:
+    return KUBERNETES != USUAL and name in PROGRAMS and PROGRAMS[name].version == KUBERNETES
 
 
 def find(name: str) -> Path | None:
     """The program, wherever it is, or None. Builds nothing."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    for directory in (assets, os.environ.get("PATH", os.defpath), str(cache())):
+    elsewhere = () if _is_of_another_version(name) else (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH", os.defpath))
+    for directory in (*elsewhere, str(cache(name))):
         found = shutil.which(name, path=directory) if directory else None
         if found:
             return Path(found).absolute()
@@ -185,12 +193,12 @@ def obtain(name: str) -> Path:
 
 def build(name: str) -> Path:
     """Builds the program into the cache and returns its path. Raises MissingError."""
-    target = cache() / name
+    target = cache(name) / name
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         go = obtain_go()
     except MissingError as error:
-        raise MissingError(f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {cache()}, and {error}") from error
+        raise MissingError(f"{name} is neither in $KUBEBUILDER_ASSETS, nor on PATH, nor in {target.parent}, and {error}") from error
     with locked(target.with_name(f".{name}.lock")):
         if not target.exists():
             say(f"building {name} {PROGRAMS[name].version} with {go}; this takes minutes, once")

@@ -4,7 +4,7 @@ A rule stands in the JSON schema of what it is about as ``x-kubernetes-validatio
 package makes the same check in Python: by the rule itself, where it has a ``check`` (``rules``), or elsewhere. The Python check decides,
 and tests/test_crd.py holds the two together.
 
-Always holds: expressions use nothing newer than Kubernetes 1.30 has.
+Always holds: expressions use nothing newer than Kubernetes 1.31 has.
 """
 
 from __future__ import annotations
