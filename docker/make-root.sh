@@ -8,7 +8,7 @@ cd "$1"
 find usr/share/doc -type f ! -name copyright -delete
 find usr/share/doc -type l ! -exec test -e {} \; -delete
 find usr/share/doc -type d -empty -delete
-rm -rf usr/share/man usr/share/info usr/share/lintian usr/share/bug usr/share/menu usr/share/doc-base usr/share/pixmaps usr/share/applications \
+rm -rf usr/lib/*/cmake usr/lib/*/pkgconfig usr/share/man usr/share/info usr/share/lintian usr/share/bug usr/share/menu usr/share/doc-base usr/share/pixmaps usr/share/applications \
     usr/share/python3 usr/share/binfmts usr/share/gcc usr/share/gdb usr/share/initramfs-tools usr/share/base-files usr/share/locale etc/bash_completion.d
 # Character sets other than UTF-8 and those that libc has itself: nothing here reads them.
 rm -rf usr/lib/*/gconv usr/lib/*/audit

@@ -9,7 +9,7 @@ too old (Debian 12's is), pip installs one beside the cache.
 
     python tools/kubernetes_programs.py etcd kube-apiserver      a line "name path" for each; builds what is missing
     python tools/kubernetes_programs.py --optional helm          the same, but what cannot be had is said and is no error
-    STREAMJOIN_KUBERNETES=v1.31.14 ...                           Kubernetes' servers are of that version, and are looked for in its cache alone
+    STREAMJOIN_KUBERNETES=v1.31.14 ...                           Kubernetes' servers of that version, from its cache alone
 
 Always holds: a program in the cache is complete (it is renamed into place), and nobody builds one that somebody else is
 building (a lock file beside it; the second waits). Only the standard library is used.

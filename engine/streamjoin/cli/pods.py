@@ -333,13 +333,15 @@ def _log_options() -> list[str]:
 def run_executor() -> int:
     """Become the executor. Returns an exit code where that fails."""
     from streamjoin.runner.java import JavaNotFound, find_java
+    from streamjoin.runner.user import NamelessUserError, name_for_java
 
     found = importlib.util.find_spec("pyspark")
     try:
         if found is None or found.origin is None:
             raise Failure(Exit.USAGE, "PySpark is not installed in this image; use the engine's")
         command = executor_command(os.environ, find_java(), Path(found.origin).parent, *_log_options())
-    except (Failure, JavaNotFound) as error:
+        os.environ |= name_for_java()
+    except (Failure, JavaNotFound, NamelessUserError) as error:
         click.echo(f"streamjoin executor: {error}", err=True)
         return error.code if isinstance(error, Failure) else Exit.JAVA
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

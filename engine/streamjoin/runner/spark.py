@@ -38,6 +38,7 @@ from streamjoin.runner.java import find_java
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.stderr import stderr_logged, stderr_to
+from streamjoin.runner.user import name_for_java
 from streamjoin.runner.worker import Settings
 
 _log = logging.getLogger("streamjoin.spark")
@@ -231,6 +232,7 @@ class SparkRunner:
         log4j = settings.log_directory / "log4j2.properties"
         log4j.write_text(LOG4J.format(path=settings.spark_log) if settings.style is None else settings.style.log4j)
         home = settings.java_home or find_java()
+        os.environ |= name_for_java()
         os.environ["JAVA_HOME"] = str(home)
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
