@@ -13,7 +13,9 @@ import pytest
 
 import http_stub
 from streamjoin.elastic.vertical import Enlarged
-from streamjoin_operator import derived, reconcile
+from streamjoin_operator import derived, pod_templates, reconcile, trial
+from streamjoin_operator.resource import Resource
+from streamjoin_operator.settings import Settings
 
 Object = dict[str, Any]
 
@@ -69,6 +71,24 @@ def three_streams() -> Object:
     join["condition"] = "orders.customer = payments.customer AND abs(payments.amount - shipments.amount) <= 0.01"
     join["window"] = {"each": {"orders": "180s", "payments": "60s", "shipments": "30s"}}
     return {"streams": [orders, payments, shipments], "joins": [join]}
+
+
+def pods_of(body: Object, settings: Settings) -> dict[str, Object]:
+    """The specs of all pods that the operator makes for a StreamJoin, by what they do."""
+    resource, made = Resource.of(body), derived.derive(body)
+    manifest = made.manifest
+    assert manifest is not None
+    assert made.memory is not None
+    driver = pod_templates.driver_template(resource, manifest, made.memory, settings, "1", "sj-one-files")
+    templates = {
+        "driver": driver,
+        "executor": pod_templates.executor_template(resource, manifest, settings),
+        "cleanup": pod_templates.cleanup_template(resource, manifest, "{}", settings),
+        "queries": pod_templates.queries_template(resource, manifest, settings, "engine:1"),
+        "watcher": pod_templates.watcher_template(resource, manifest, settings, "engine:1"),
+        "trial": trial.trial_pod(resource, driver, "1"),
+    }
+    return {kind: template["spec"] for kind, template in templates.items()}
 
 
 def joined(epochs: int) -> list[str]:

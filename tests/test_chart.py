@@ -22,6 +22,7 @@ import chart_readme
 from apiserver import ApiError, ApiServer, program, running
 from chart import CHART, KUBERNETES, RIGHTS, helm, install, of_kind, path_of, plural, rendered
 from documents import all_parsed, parsed
+from restricted_v2 import refusals
 from streamjoin_operator import crd, snapshot_model
 from streamjoin_operator.admission import DIRECTORY, PATH
 from streamjoin_operator.settings import Settings, read
@@ -310,15 +311,28 @@ def test_the_webhook_has_a_certificate_of_the_operator_of_cert_manager_or_one_th
 
 
 @pytest.mark.helm
-def test_on_openshift_the_cluster_chooses_the_user_and_dns_listens_elsewhere() -> None:
-    """The values that docs/kubernetes.md gives."""
-    text = (ROOT / "docs" / "kubernetes.md").read_text()
-    (values,) = re.findall(r"```yaml\n# values.yaml on OpenShift\n(.*?)```", text, re.DOTALL)
-    objects = rendered(yaml.safe_load(values))
+@pytest.mark.parametrize(
+    ("value", "apis", "is_openshift"),
+    [
+        ("auto", ["security.openshift.io/v1"], True),
+        ("auto", [], False),
+        (True, [], True),
+        (False, ["security.openshift.io/v1"], False),
+    ],
+)
+def test_on_openshift_the_cluster_chooses_users_and_dns_listens_elsewhere(value: Any, apis: list[str], is_openshift: bool) -> None:
+    flags = [flag for api in apis for flag in ("--api-versions", api)]
+    text = helm("template", "sj", str(CHART), "--kube-version", KUBERNETES, *flags, values={"openshift": value}).stdout
+    objects = all_parsed(text)
     (deployment,) = of_kind(objects, "Deployment")
-    assert deployment["spec"]["template"]["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    (test,) = of_kind(objects, "Pod")
+    for spec in (deployment["spec"]["template"]["spec"], test["spec"]):
+        assert (refusals(spec) == []) is is_openshift
+        assert spec["securityContext"]["runAsNonRoot"] is True
     (policy,) = of_kind(objects, "NetworkPolicy")
-    assert {port["port"] for port in policy["spec"]["egress"][0]["ports"]} == {53, 5353}
+    assert {port["port"] for port in policy["spec"]["egress"][0]["ports"]} == ({53, 5353} if is_openshift else {53})
+    told = {one["name"]: one.get("value") for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert told["STREAMJOIN_ASSIGNED_USERS"] == str(is_openshift).lower()
 
 
 @pytest.mark.helm
@@ -367,6 +381,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "spark_image": ({"spark": {"repository": "s", "tag": "8"}}, "s:8"),
     "image_pull_policy": ({"engine": {"pullPolicy": "Always"}}, "Always"),
     "image_pull_secrets": ({"imagePullSecrets": ["a", "b"]}, ("a", "b")),
+    "assigned_users": ({"openshift": True}, True),
     "port": ({"operator": {"port": 9000}}, 9000),
     "admission_port": ({"admission": {"enabled": True, "port": 9443, "secretName": "a", "caBundle": "bm9uZQ=="}}, 9443),
     "admission_certificate": ({"admission": {"enabled": True}}, "sj-streamjoin-operator-admission"),

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from operator_parts import Object, streamjoin, three_streams
+from operator_parts import Object, pods_of, streamjoin, three_streams
+from restricted_v2 import refusals
 from streamjoin import logs
 from streamjoin.cli import pods
 from streamjoin.compilation import compile_job
@@ -355,6 +356,15 @@ class TestChildren:
                 assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert executor["automountServiceAccountToken"] is False
         assert queries["automountServiceAccountToken"] is False
+
+    @pytest.mark.parametrize("kind", ["driver", "executor", "cleanup", "queries", "watcher", "trial"])
+    def test_where_the_cluster_chooses_users_pods_name_none(self, kind: str) -> None:
+        body = streamjoin(queries={"replicas": 1}, checkpoint={"persistentVolumeClaim": "data"}, security={"tls": {"secretName": "tls"}})
+        chosen = pods_of(body, Settings(assigned_users=True))[kind]
+        assert refusals(chosen) == []
+        assert chosen["securityContext"]["runAsNonRoot"] is True
+        ours = pods_of(body, Settings())[kind]
+        assert refusals(ours) == ["pod: runAsUser 10001", "pod: runAsGroup 10001", "fsGroup 10001"]
 
     def test_a_query_server_is_where_the_driver_is_and_can_only_read(self) -> None:
         variables = {"name": "driver", "env": [{"name": "AWS_REGION", "value": "eu"}], "resources": {"limits": {"memory": "9Gi"}}}

@@ -107,7 +107,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": DRIVER_GRACE_SECONDS,
-        "securityContext": _pod_security(),
+        "securityContext": _pod_security(settings),
         "tolerations": [
             {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
             for key in ("not-ready", "unreachable")
@@ -163,7 +163,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "enableServiceLinks": False,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": executor_hooks.GRACE_SECONDS,
-        "securityContext": _pod_security(),
+        "securityContext": _pod_security(settings),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *_secret_volumes(resource, manifest), *_claim_volumes(manifest)],
         **_pull_secrets(settings),
@@ -217,7 +217,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
-        "securityContext": _pod_security(),
+        "securityContext": _pod_security(settings),
         "containers": [container],
         "volumes": [
             {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
@@ -297,7 +297,7 @@ def _reading(
         "serviceAccountName": names.executors_name(resource.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": _pod_security(),
+        "securityContext": _pod_security(settings),
         "containers": [merge(common, container)],
         "volumes": [
             {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
@@ -377,15 +377,9 @@ def _alike(manifest: Manifest, container_name: str) -> Object:
     return {"metadata": template.get("metadata") or {}, "spec": kept}
 
 
-def _pod_security() -> Object:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": UID,
-        "runAsGroup": UID,
-        "fsGroup": UID,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+def _pod_security(settings: Settings) -> Object:
+    chosen = {} if settings.assigned_users else {"runAsUser": UID, "runAsGroup": UID, "fsGroup": UID}
+    return {"runAsNonRoot": True, **chosen, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def _container_security() -> Object:

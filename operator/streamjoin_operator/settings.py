@@ -60,6 +60,10 @@ class Settings:
     )
     image_pull_policy: str = _setting("IfNotPresent", "The pull policy of all pods' images.")
     image_pull_secrets: tuple[str, ...] = _setting((), "Names of Secrets in each StreamJoin's namespace, separated by commas.")
+    assigned_users: bool = _setting(
+        False,
+        "Whether the cluster chooses the user of each pod, as OpenShift does: pods of joins then name none. false: they run as 10001.",
+    )
     port: int = _setting(8080, "The port of /metrics, /healthz and /readyz.")
     page_port: int = _setting(
         0, "The port of the page of all StreamJoins, open to the pod alone: kubectl port-forward reaches it. 0: no page."

@@ -22,6 +22,16 @@
 {{- if and .Values.admission.enabled (not (or .Values.admission.secretName .Values.admission.certManager)) }}yes{{ end }}
 {{- end }}
 
+{{/* Whether the cluster is OpenShift; empty: it is not, or nobody is asked (helm template). */}}
+{{- define "operator.isOpenShift" -}}
+{{- if eq (toString .Values.openshift) "auto" | ternary (.Capabilities.APIVersions.Has "security.openshift.io/v1") (eq (toString .Values.openshift) "true") }}yes{{ end }}
+{{- end }}
+
+{{/* The security context of pods here. OpenShift chooses users and groups, and refuses pods that name others. */}}
+{{- define "operator.podSecurity" -}}
+{{- include "operator.isOpenShift" . | empty | ternary .Values.podSecurityContext (omit .Values.podSecurityContext "runAsUser" "runAsGroup" "fsGroup") | toYaml }}
+{{- end }}
+
 {{- define "operator.selector" -}}
 app.kubernetes.io/name: {{ include "operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
