@@ -336,6 +336,14 @@ def test_on_openshift_the_cluster_chooses_users_and_dns_listens_elsewhere(value:
 
 
 @pytest.mark.helm
+def test_the_webhooks_service_has_the_families_that_are_asked_for() -> None:
+    asked = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+    for services in ({}, asked):
+        (service,) = of_kind(rendered({"admission": {"enabled": True}, "services": services}), "Service")
+        assert {name: service["spec"][name] for name in asked if name in service["spec"]} == services
+
+
+@pytest.mark.helm
 def test_nodes_are_read_only_where_that_is_asked_for_and_then_in_the_cluster() -> None:
     for given in (False, True):
         objects = rendered({"watch": {"namespaces": ["team-a"]}, "rbac": {"nodes": given, "aggregate": False}})
@@ -397,6 +405,8 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "pod_monitor": ({"joins": {"podMonitor": "off"}}, "off"),
     "network_policy": ({"joins": {"networkPolicy": False}}, False),
     "read_nodes": ({"rbac": {"nodes": True}}, True),
+    "ip_family_policy": ({"services": {"ipFamilyPolicy": "PreferDualStack"}}, "PreferDualStack"),
+    "ip_families": ({"services": {"ipFamilies": ["IPv6", "IPv4"]}}, ("IPv6", "IPv4")),
     "driver_url": ({"operator": {"driverUrl": "http://{service}.{namespace}:8080"}}, "http://{service}.{namespace}:8080"),
     "prometheus_url": ({"prometheus": {"url": "http://a:9090"}}, "http://a:9090"),
     "prometheus_allowed_urls": ({"prometheus": {"allowedUrls": ["http://a:1", "https://b/c"]}}, ("http://a:1", "https://b/c")),

@@ -407,6 +407,18 @@ class TestChildren:
         assert not any("flight" in word for word in arguments)
         assert "flight" not in (status or {})
 
+    def test_services_have_the_families_that_are_asked_for(self) -> None:
+        def families(**asked: Any) -> list[Object]:
+            body = streamjoin(queries={"replicas": 1})
+            resource, chosen = Resource.of(body), Settings(**asked)
+            made = [children.service(resource, chosen), *children.query_servers(resource, manifest_of(body), chosen, "engine:1")]
+            specs = [each["spec"] for each in made if each["kind"] == "Service"]
+            return [{name: spec[name] for name in ("ipFamilyPolicy", "ipFamilies") if name in spec} for spec in specs]
+
+        assert families() == [{}, {}]
+        both = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+        assert families(ip_family_policy="PreferDualStack", ip_families=("IPv6", "IPv4")) == [both, both]
+
     def test_to_scale_or_to_tune_a_join_starts_no_query_server_anew(self) -> None:
         def template(**spec: Any) -> Object:
             body = streamjoin(**spec)

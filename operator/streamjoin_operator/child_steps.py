@@ -193,9 +193,9 @@ class ChildSteps:
         return verdict
 
     async def network(self, reconciliation: Reconciliation) -> Verdict:
-        resource, manifest = reconciliation.resource, reconciliation.manifest
-        policies = children.network_policies(resource, manifest) if self._ports.settings.network_policy else ()
-        return await self._applier.apply(reconciliation, children.service(resource), *policies)
+        resource, manifest, settings = reconciliation.resource, reconciliation.manifest, self._ports.settings
+        policies = children.network_policies(resource, manifest) if settings.network_policy else ()
+        return await self._applier.apply(reconciliation, children.service(resource, settings), *policies)
 
     async def budget(self, reconciliation: Reconciliation) -> Verdict:
         """Follows the number of executors."""

@@ -198,7 +198,7 @@ def refusal_of(change: Object | None) -> str | None:
     return f"{change['message']}; restore the manifest, choose a new checkpoint.location, or make another {KIND}"
 
 
-def service(resource: Resource) -> Object:
+def service(resource: Resource, settings: Settings) -> Object:
     """Headless: Prometheus and the operator find the driver by it, also before it is ready."""
     return child(
         resource,
@@ -206,12 +206,19 @@ def service(resource: Resource) -> Object:
         "Service",
         resource.base,
         spec={
+            **_families(settings),
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": resource.selected(names.DRIVER),
             "ports": [{"name": "http", "port": PORT, "protocol": "TCP", "targetPort": "http"}],
         },
     )
+
+
+def _families(settings: Settings) -> Object:
+    """Of a Service: IPv4, IPv6 or both. What is not given is the cluster's own choice."""
+    given = {"ipFamilyPolicy": settings.ip_family_policy, "ipFamilies": list(settings.ip_families)}
+    return {name: value for name, value in given.items() if value}
 
 
 def disruption_budget(resource: Resource, least: int) -> Object | None:
@@ -377,7 +384,7 @@ def query_servers(resource: Resource, manifest: Manifest, settings: Settings, im
     ports = [{"name": each, "port": number, "protocol": "TCP", "targetPort": each} for each, number in numbers.items()]
     found = [
         child(resource, "apps/v1", "Deployment", name, spec=deployed),
-        child(resource, "v1", "Service", name, spec={"selector": selected["matchLabels"], "ports": ports}),
+        child(resource, "v1", "Service", name, spec={**_families(settings), "selector": selected["matchLabels"], "ports": ports}),
     ]
     if replicas > 1:
         found.append(_budget(resource, name, selected, {"maxUnavailable": 1}))

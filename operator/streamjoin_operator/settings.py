@@ -29,7 +29,12 @@ LINES: dict[str, Callable[[str], str | None]] = {
     "prometheus_query_parameters": parameter_problem,
 }
 """Settings of names and their values, one a line, and what is wrong with a name."""
-CHOICES = {"pod_monitor": ("auto", "off"), "log_level": ("debug", "info", "warning", "error"), "log_format": ("json", "text")}
+CHOICES = {
+    "pod_monitor": ("auto", "off"),
+    "ip_family_policy": ("SingleStack", "PreferDualStack", "RequireDualStack"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("json", "text"),
+}
 PAIRS = (("prometheus_username_file", "prometheus_password_file"), ("prometheus_cert_file", "prometheus_key_file"))
 """Neither is of use without the other."""
 
@@ -93,6 +98,12 @@ class Settings:
         False, "Whether to read executors' nodes, so that workers on cordoned ones end first. It takes the right to get nodes."
     )
     network_policy: bool = _setting(True, "Whether to make NetworkPolicies for each StreamJoin.")
+    ip_family_policy: str = _setting(
+        "", "SingleStack, PreferDualStack or RequireDualStack: the ipFamilyPolicy of joins' Services. None: the cluster's default."
+    )
+    ip_families: tuple[str, ...] = _setting(
+        (), "The ipFamilies of joins' Services, the first one first, separated by commas: IPv4, IPv6. None: the cluster's default."
+    )
     driver_url: str = _setting(
         "http://{service}.{namespace}.svc:8080", "The URL of a driver's API, with {service}, {namespace} and {name}."
     )
@@ -172,6 +183,8 @@ def _parsed(setting: dataclasses.Field[Any], text: str) -> Any:  # noqa: C901
             _check_pair(name, part, LINES[setting.name])
         if setting.name == "pod_monitor_labels" and not all(LABEL.fullmatch(part) for part in parts):
             raise SettingError(f"{name}: {text!r} must be labels and their values, as release=prometheus,team=a")
+        if setting.name == "ip_families" and (not set(parts) <= {"IPv4", "IPv6"} or len(set(parts)) < len(parts)):
+            raise SettingError(f"{name}: {text!r} must be IPv4, IPv6 or both, the first one first")
         for part in parts if setting.name == "prometheus_allowed_urls" else ():
             _check_address(name, part)
         return parts
