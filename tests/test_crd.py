@@ -267,7 +267,7 @@ REFUSED = [
         "format: csv",
         "format: csv, delimiter: '||'",
         "spec.streams[0].source.files.delimiter",
-        "may not be more than 1",
+        "Too long: may not be",  # of versions in other words
     ),
     refused(
         "a quote as delimiter",

@@ -159,13 +159,20 @@ class _Between(Generic[_Ordered]):
 
     def expression(self) -> str:
         if not isinstance(self.low, Duration) or not isinstance(self.high, Duration):
-            amount = "quantity(string(self))"
-            return f"{amount}.compareTo(quantity('{self.low}')) >= 0 && {amount}.compareTo(quantity('{self.high}')) <= 0"
+            # NB: Kubernetes 1.31 takes self, a number or text, to be as long as a request may be; a rule's budget lets it be read once.
+            number = f"self >= {_plain(self.low)} && self <= {_plain(self.high)}"
+            text = f"read.compareTo(quantity('{self.low}')) >= 0 && read.compareTo(quantity('{self.high}')) <= 0"
+            return f"type(self) in [int] ? {number} : [quantity(self)].all(read, {text})"
         length = seconds("self")
         upper = f"{length} <= {self.high.micros / 1e6}"
         # A duration is above 0 if it has another digit than 0.
         lower = {0: "", 1: "self.matches('[1-9]') && "}.get(self.low.micros, f"{length} >= {self.low.micros / 1e6} && ")
         return lower + upper
+
+
+def _plain(amount: Memory | Cpu) -> int:
+    """What an amount is as a plain number: bytes, or cores, of which there are whole ones."""
+    return amount.bytes if isinstance(amount, Memory) else amount.cores
 
 
 LONGEST = Duration.parse("36500d")
