@@ -336,6 +336,16 @@ def test_on_openshift_the_cluster_chooses_users_and_dns_listens_elsewhere(value:
 
 
 @pytest.mark.helm
+def test_what_pods_write_on_their_node_is_bounded_and_asked_for() -> None:
+    objects = rendered({})
+    pods = [one["spec"]["template"]["spec"] for one in of_kind(objects, "Deployment")] + [one["spec"] for one in of_kind(objects, "Pod")]
+    assert len(pods) == 2
+    for spec in pods:
+        assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume)
+        assert all("ephemeral-storage" in container["resources"]["requests"] for container in spec["containers"])
+
+
+@pytest.mark.helm
 def test_the_webhooks_service_has_the_families_that_are_asked_for() -> None:
     asked = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}
     for services in ({}, asked):

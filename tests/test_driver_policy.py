@@ -95,8 +95,6 @@ class Driver:
         field = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
         container |= {"image": "engine:1", "args": ["executor"]}
         container["env"] = [*container.get("env", []), {"name": "SPARK_EXECUTOR_POD_IP", "valueFrom": field}]
-        container["volumeMounts"].append({"name": "spark-local-dir-1", "mountPath": "/var/data/spark"})
-        pod["spec"]["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})
         return pod
 
     def create(self, pod: Object, **query: Any) -> Object:

@@ -366,6 +366,29 @@ class TestChildren:
         ours = pods_of(body, Settings())[kind]
         assert refusals(ours) == ["pod: runAsUser 10001", "pod: runAsGroup 10001", "fsGroup 10001"]
 
+    @pytest.mark.parametrize("kind", ["driver", "executor", "cleanup", "queries", "watcher", "trial"])
+    def test_what_pods_write_on_their_node_is_bounded_and_asked_for(self, kind: str) -> None:
+        spec = pods_of(streamjoin(queries={"replicas": 1, "processes": 3}), Settings())[kind]
+        scratch = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume}
+        limits = {"driver": "8Gi", "trial": "8Gi", "executor": "32Gi", "queries": "13Gi"}
+        assert scratch.pop("tmp") == {"sizeLimit": limits.get(kind, "1Gi")}
+        assert scratch == ({pod_templates.SPARK_VOLUME: {"sizeLimit": "1Gi"}} if kind == "executor" else {})
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            assert "ephemeral-storage" in container["resources"]["requests"]
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert {"tmp", *scratch} <= mounted
+
+    def test_the_users_template_sets_and_removes_what_bounds_the_disk(self) -> None:
+        def made(size: str | None) -> tuple[Object, Object]:
+            container = {"name": "executor", "resources": {"requests": {"ephemeral-storage": size}}}
+            template = {"spec": {"volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": size}}], "containers": [container]}}
+            spec = pods_of(streamjoin(executor={"podTemplate": template}), Settings())["executor"]
+            (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "tmp")
+            return volume["emptyDir"], spec["containers"][0]["resources"]
+
+        assert made("200Gi") == ({"sizeLimit": "200Gi"}, {"requests": {"ephemeral-storage": "200Gi"}})
+        assert made(None) == ({}, {"requests": {}})
+
     def test_a_query_server_is_where_the_driver_is_and_can_only_read(self) -> None:
         variables = {"name": "driver", "env": [{"name": "AWS_REGION", "value": "eu"}], "resources": {"limits": {"memory": "9Gi"}}}
         body = streamjoin(

@@ -256,7 +256,10 @@ def test_a_driver_and_its_executors_work_with_the_secret_alone(
     for pod in pods.specified:
         labels = pod["metadata"]["labels"]
         assert (labels[names.NAME], labels[names.COMPONENT]) == (NAME, "executor")
-        assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "200m", "memory": "3Gi"}, "of two workers"
+        requests = pod["spec"]["containers"][0]["resources"]["requests"]
+        assert requests == {"cpu": "200m", "memory": "3Gi", "ephemeral-storage": "1Gi"}, "of two workers"
+        scratch = {volume["name"]: volume["emptyDir"] for volume in pod["spec"]["volumes"] if "emptyDir" in volume}
+        assert scratch == {"tmp": {"sizeLimit": "32Gi"}, pod_templates.SPARK_VOLUME: {"sizeLimit": "1Gi"}}, "Spark adds no other"
     seen = json.dumps(pods.specified) + told()
     for started in (process, *(one for one in pods.processes.values() if one.poll() is None)):
         parent = psutil.Process(started.pid)

@@ -29,6 +29,8 @@ FLIGHT, FLIGHT_PORT = "flight", 8081
 WORKER_PORT, SPARE_PORTS = 7080, 15
 """Workers' ports are as many more than an executor has workers (``streamjoin.cli.pods``)."""
 UID = 10001
+SPARK_VOLUME = "spark-local-dir-1"
+"""By this name Spark takes an executor's volume for its own files, instead of an emptyDir that may grow without a limit."""
 CONFIG_PATH, TOKEN_PATH = "/etc/streamjoin", "/etc/streamjoin-token"
 EXCHANGE_PATH, TLS_PATH = "/etc/streamjoin-exchange", "/etc/streamjoin-tls"
 DRIVER_MEMORY, DRIVER_CPU = "2Gi", "500m"
@@ -40,6 +42,13 @@ STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.s
 """Annotations of a pod that keeps a node which is little used: without its driver a join stands still until the next one runs."""
 MOVES = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Of a pod that may go: without this one that has an emptyDir, or no controller, keeps its node for ever."""
+DRIVER_SCRATCH, EXECUTOR_SCRATCH, SMALL_SCRATCH, SPARK_SCRATCH = "8Gi", "32Gi", "1Gi", "1Gi"
+"""At most so much is in a pod's emptyDir: of an executor what it holds and reads back, in scratch files (docs/storage.md). Not by its
+memory: executors that are resized keep their pods."""
+FETCHED_BYTES = 4 << 30
+"""Of a query's process: what it fetches (``streamjoin.query.messages.Limits``)."""
+DISK = {"requests": {"ephemeral-storage": "1Gi"}}
+"""Of a container that writes scratch files and a log: so much is taken into account where its pod is to run."""
 DRIVER_GRACE_SECONDS = 60
 """A running epoch is finished before the driver stops."""
 LOST_NODE_SECONDS = 30
@@ -90,7 +99,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "rpc", "containerPort": RPC_PORT, "protocol": "TCP"},
             {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
         ],
-        "resources": {"requests": {"cpu": DRIVER_CPU, "memory": driver_memory}, "limits": {"memory": driver_memory}},
+        "resources": merge(DISK, {"requests": {"cpu": DRIVER_CPU, "memory": driver_memory}, "limits": {"memory": driver_memory}}),
         **_probes(60),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),
@@ -116,7 +125,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         "volumes": [
             {"name": names.FILES_VOLUME, "configMap": {"name": files}},
             _secret_volume("token", names.token_name(resource.name)),
-            {"name": "tmp", "emptyDir": {}},
+            _scratch(DRIVER_SCRATCH),
             *_secret_volumes(resource, manifest),
             *_claim_volumes(manifest),
         ],
@@ -154,8 +163,14 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
         "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
+        "resources": DISK,
         **executor_hooks.container_part(manifest),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *_secret_mounts(manifest), *_claim_mounts(manifest)],  # noqa: S108
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            {"name": SPARK_VOLUME, "mountPath": "/var/data/spark"},
+            *_secret_mounts(manifest),
+            *_claim_mounts(manifest),
+        ],
     }
     spec = {
         "serviceAccountName": names.executors_name(resource.name),
@@ -165,7 +180,12 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
         "terminationGracePeriodSeconds": executor_hooks.GRACE_SECONDS,
         "securityContext": _pod_security(settings),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *_secret_volumes(resource, manifest), *_claim_volumes(manifest)],
+        "volumes": [
+            _scratch(EXECUTOR_SCRATCH),
+            _scratch(SPARK_SCRATCH, SPARK_VOLUME),
+            *_secret_volumes(resource, manifest),
+            *_claim_volumes(manifest),
+        ],
         **_pull_secrets(settings),
     }
     metadata = {"labels": names.pod_labels(resource.name, names.EXECUTOR), "annotations": MOVES}
@@ -204,7 +224,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
         "env": _logging(resource, manifest),
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -221,7 +241,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         "containers": [container],
         "volumes": [
             {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
-            {"name": "tmp", "emptyDir": {}},
+            _scratch(SMALL_SCRATCH),
             *_claim_volumes(manifest),
         ],
         **_pull_secrets(settings),
@@ -246,13 +266,16 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
             *([f"--flight={FLIGHT_PORT}"] if queries.flight else []),
         ],
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in query_ports(manifest).items()],
-        "resources": {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}},
+        "resources": merge(DISK, {"requests": {"cpu": str(queries.cpu), "memory": size}, "limits": {"memory": size}}),
         **_probes(30),
         "volumeMounts": [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}],
     }
     spec = {
         "affinity": _apart(resource) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
-        "volumes": [_secret_volume("token", names.queries_name(resource.name))],
+        "volumes": [
+            _secret_volume("token", names.queries_name(resource.name)),
+            _scratch(str(Memory(Memory.parse(SMALL_SCRATCH).bytes + queries.processes * FETCHED_BYTES))),
+        ],
     }
     ours = _reading(resource, manifest, settings, image, container, _asked_of(engine_manifest(manifest)), spec)
     merged: Object = merge(ours, dict(queries.pod_template))
@@ -266,7 +289,7 @@ def watcher_template(resource: Resource, manifest: Manifest, settings: Settings,
     container = {
         "name": names.WATCHER,
         "args": ["watch-sources", f"{CONFIG_PATH}/streamjoin.yaml", f"--answered={answered}"],
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi", "ephemeral-storage": "64Mi"}, "limits": {"memory": "1Gi"}},
         "readinessProbe": {"exec": {"command": ["cat", answered]}, "periodSeconds": 5, "timeoutSeconds": 5},
     }
     ours = _reading(resource, manifest, settings, image, container, engine_manifest(manifest))
@@ -301,7 +324,7 @@ def _reading(
         "containers": [merge(common, container)],
         "volumes": [
             {"name": "config", "downwardAPI": {"items": [{"path": "streamjoin.yaml", "fieldRef": field}]}},
-            {"name": "tmp", "emptyDir": {}},
+            _scratch(SMALL_SCRATCH),
             *_claim_volumes(manifest),
         ],
         **_pull_secrets(settings),
@@ -384,6 +407,11 @@ def _pod_security(settings: Settings) -> Object:
 
 def _container_security() -> Object:
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def _scratch(size: str, name: str = "tmp") -> Object:
+    """A volume of the pod's own. Once it is fuller, kubelet evicts the pod, rather than the node's other pods."""
+    return {"name": name, "emptyDir": {"sizeLimit": size}}
 
 
 def _secret_mounts(manifest: Manifest) -> list[Object]:

@@ -23,7 +23,7 @@ from streamjoin_operator.template import merge
 
 OPTIONS = "options"
 """The container that asks whether the driver's options are known."""
-RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}, "limits": {"memory": "1Gi"}}
 LONGEST_SECONDS = 6 * 3600
 """Of a trial of which nobody sees the end: a container beside the driver's may run for ever."""
 NEEDLESS = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
