@@ -116,7 +116,8 @@ COPY --from=kernels /kernels /opt/streamjoin
 COPY --from=start /start /
 ENV JAVA_HOME=/opt/java PATH=/opt/streamjoin/bin:/opt/java/bin:/usr/bin:/bin HOME=/tmp MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/streamjoin/bin/python LANG=C.UTF-8
-USER 10001:10001
+# Of group 0, as a user is whom a cluster has chosen: Secrets of a pod without fsGroup are readable to that group.
+USER 10001:0
 WORKDIR /tmp
 EXPOSE 8080 7078 7079
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin"]

@@ -41,7 +41,8 @@ COPY --from=root /root-fs /
 COPY --from=packages /opt/streamjoin /opt/streamjoin
 COPY --from=code /code /opt/streamjoin
 ENV PATH=/opt/streamjoin/bin:/usr/bin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 LANG=C.UTF-8
-USER 10001:10001
+# Of group 0, as a user is whom a cluster has chosen: Secrets of a pod without fsGroup are readable to that group.
+USER 10001:0
 WORKDIR /tmp
 EXPOSE 8080
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "streamjoin-operator"]
