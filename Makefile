@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-all test-costs steady docs-check kubernetes-check release-check research-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images release scan release-tag publish-images publish-python \
+.PHONY: help setup setup-test demo test test-all test-costs steady docs-check kubernetes-check release-check research-check lint bench crds docs docs-version diagrams monitoring kubernetes cluster-up cluster-down e2e lock chart packages images bundle release scan release-tag publish-images publish-python \
 	publish-page publish-docs workflows clean
 
 help: ## Show this list
@@ -123,7 +123,10 @@ packages: setup-release ## Build wheel, source distribution and chart of the las
 images: setup-release ## Build the images of the last commit for amd64 and arm64 into dist/VERSION (needs buildah; TWICE=1: and compare)
 	$(BIN)/python tools/release.py images $(if $(TWICE),--twice)
 
-release: packages images ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified
+bundle: setup-release ## Write the operator's bundle for OLM into dist/VERSION (BUNDLE_REGISTRY=, HOMEPAGE=, MAINTAINER='Name <name@example.com>')
+	$(BIN)/python tools/release.py bundle --registry "$(BUNDLE_REGISTRY)" --home "$(HOMEPAGE)" --maintainer "$(MAINTAINER)"
+
+release: packages images bundle ## All of a release of the last commit, in dist/VERSION: packages, images, what is in them, sums; verified
 	$(BIN)/python tools/release.py sums
 	$(BIN)/python tools/release.py verify dist/$$($(BIN)/python tools/release.py version)
 

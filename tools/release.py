@@ -5,6 +5,7 @@
     python tools/release.py lock [--upgrade]  resolves locks/*.txt anew, which the images and the build install from
     python tools/release.py packages          wheel, source distribution and chart, built twice and compared
     python tools/release.py images            images for amd64 and arm64, what is in them and under which licences
+    python tools/release.py bundle            the operator as a bundle for the Operator Lifecycle Manager
     python tools/release.py scan              asks whether anything in the release is known to be vulnerable
     python tools/release.py sums              writes SHA256SUMS of what is in the release's directory
     python tools/release.py publish           gives images and chart to a registry, signed; with --python the wheel to Python's index
@@ -20,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release_steps import archives, debian, images, layout, locks, materials, packages, publishing, scanning, sums
+from release_steps import archives, bundle, debian, images, layout, locks, materials, packages, publishing, scanning, sums
 from release_steps.failure import ROOT, ReleaseError, say
 from release_steps.versions import differing, notes, set_version, version
 
@@ -40,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     imaging.add_argument("names", nargs="*", metavar="IMAGE", help=f"{', '.join(images.IMAGES)}; by default all")
     imaging.add_argument("--arch", action="append", help=f"{', '.join(debian.ARCHITECTURES)}; by default all")
     imaging.add_argument("--twice", action="store_true", help="build all again, and compare")
+    bundling = commands.add_parser("bundle", help="write the operator's bundle for the Operator Lifecycle Manager")
+    bundling.add_argument("--registry", default="", help="where the images will be: registry.example.com/team")
+    bundling.add_argument("--home", default="", help="the address of the repository")
+    bundling.add_argument("--maintainer", default="", help="'Name <name@example.com>'")
     asking = commands.add_parser("scan", help="ask whether anything in the release is known to be vulnerable")
     handing = commands.add_parser("publish", help="give the release to a registry, or to Python's index")
     where = handing.add_mutually_exclusive_group(required=True)
@@ -47,9 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument("--python", action="store_true", help="wheel and source distribution, to Python's index")
     where.add_argument("--page", metavar="TAG", help="all but the images, to a page of GitHub's")
     handing.add_argument("--key", type=Path, help="sign with this key of cosign's; by default as the identity that CI gives")
-    for each in (packing, imaging, asking, handing, summing):
+    for each in (packing, imaging, bundling, asking, handing, summing):
         each.add_argument("--out", type=Path, help="the release's directory; by default dist/VERSION")
-    for each in (packing, imaging):
+    for each in (packing, imaging, bundling):
         each.add_argument("--commit", default="HEAD", help="what to release; by default HEAD")
     verifying = commands.add_parser("verify", help="check a release's sums, and build its packages anew")
     verifying.add_argument("directory", type=Path)
@@ -111,6 +116,15 @@ def make_images(chosen: argparse.Namespace) -> None:
             raise ReleaseError("\n".join(too_large))
 
 
+def make_bundle(chosen: argparse.Namespace) -> None:
+    publisher = bundle.Publisher(chosen.registry, chosen.home, chosen.maintainer)
+    with packages.unpacked(chosen.commit) as source:
+        out: Path = chosen.out or ROOT / "dist" / source.version
+        known = sums.description(out) if (out / sums.DESCRIPTION).is_file() else {}
+        digests = known.get("images", {}) if known.get("commit") == source.commit else {}
+        print(bundle.pack(source, out, publisher, digests))
+
+
 def describe_image(out: Path, name: str, source: packages.Source) -> list[str]:
     """Writes bills of materials and lists of licences; prints the sizes. Gives those that are too large, each with the remedy."""
     problems = []
@@ -161,6 +175,7 @@ COMMANDS = {
     "lock": lock,
     "packages": make_packages,
     "images": make_images,
+    "bundle": make_bundle,
     "publish": publish,
     "scan": scan,
     "sums": write_sums,
