@@ -14,6 +14,7 @@ from streamjoin.api.failure import Failure, failure_of
 from streamjoin.api.feeder import feeder_of
 from streamjoin.api.loop import Entering, Loop, Notice
 from streamjoin.api.runners import MakeRunner, Tell
+from streamjoin.api.standing_by import StandingBy
 from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.decision import Decision
 from streamjoin.job import Job
@@ -21,6 +22,7 @@ from streamjoin.location import is_url
 from streamjoin.serve.observer import Observer
 from streamjoin.serve.scaler import Scaler
 from streamjoin.serve.traces import TracesUnavailableError, traces_of
+from streamjoin.state.log import CommitLog
 from streamjoin.state.storage import ObjectStorage
 
 
@@ -31,8 +33,10 @@ class Execution:
         """``tell`` gets every event. Raises Failure."""
         self._tell, self._log_directory = tell, log_directory
         try:
-            storage = ObjectStorage(job.checkpoint)
-            self.driver = Driver(job, storage, runner(tell), at=lambda step: tell(Entering(step, time.time())), suspects_data=True)
+            storage = self._storage = ObjectStorage(job.checkpoint)
+            self.log, self._runner = CommitLog(storage), runner(tell)
+            of_driver = job, storage, self._runner
+            self.driver = Driver(*of_driver, at=lambda step: tell(Entering(step, time.time())), suspects_data=True, log=self.log)
         except Failure:
             raise
         except Exception as error:
@@ -54,9 +58,18 @@ class Execution:
         for each in self.observers:
             each.decided(decision)
 
-    def loop(self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None) -> Loop:
-        """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set."""
-        scaler, job = self.scaler, self.driver.job
+    def took_over(self) -> None:
+        """Tell the observers."""
+        for each in self.observers:
+            each.took_over()
+
+    def loop(
+        self, *, stop: threading.Event, until_idle: bool, run_seconds: float | None, standby: bool = False, hands_over: bool = False
+    ) -> Loop:
+        """Its epochs, until that long after the first one, or until all input is joined, or until ``stop`` is set. ``standby``: before the
+        first, wait until no other driver is at work; ``hands_over``: also for one that was asked to stop."""
+        scaler, job, parts = self.scaler, self.driver.job, (self._storage, self.log, self._runner)
+        waiting = StandingBy(self.driver.job, *parts, stop=stop, hands_over=hands_over, tell=self._tell, took_over=self.took_over)
         feeder = feeder_of(job, self._tell, self._log_directory, stop, until_idle=until_idle)
         return Loop(
             self.driver,
@@ -68,6 +81,7 @@ class Execution:
             until_idle=until_idle,
             run_seconds=run_seconds,
             decision=lambda: None if scaler is None else scaler.decision,
+            turn=waiting.wait if standby else lambda: None,
         )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from streamjoin.api.failure import Failure, failure_of
 from streamjoin.controlplane.next_checkpoint import REFUSED
 from streamjoin.controlplane.replan import PlanStatus
+from streamjoin.controlplane.standby import Phase
 from streamjoin.elastic.decision import Decision
 from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult
 from streamjoin.io.deadletter import kind_of
@@ -50,6 +51,8 @@ class Reason(StrEnum):
     TIME = "time"
     STOPPED = "stopped"
     FAILED = "failed"
+    ELSEWHERE = "elsewhere"
+    """The driver that this one stood by for has ended the join."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,34 @@ class Entering:
 
     step: str
     at: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The driver stands by for another, or takes over."""
+
+    phase: Phase
+    writer: str
+    """Of the driver at work; empty: none is known."""
+    workers: int | None
+    """Of that one; None: it has not been heard."""
+    ready: int
+    """Workers here."""
+
+    @property
+    def sentence(self) -> str:
+        who = f"the driver at work ({self.writer})"
+        if self.phase is Phase.TAKING_OVER:
+            return f"{who} is gone: taking over" if self.writer else "no driver can be watched: taking the checkpoint over"
+        if self.phase is Phase.ENDED:
+            return f"{who} has ended the join"
+        if self.workers is None:
+            return f"standby: looking for {who}"
+        return f"standby: {who} has {_workers(self.workers)}; {_workers(self.ready)} ready here"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 @dataclass(frozen=True)
@@ -132,7 +163,7 @@ class Ended:
     """The running epoch failed when the stop was asked for, and was not tried again."""
 
 
-Event = Entering | Starting | Started | Done | Waiting | Retrying | Notice | Asked | Stopping | Ended
+Event = Entering | Standing | Starting | Started | Done | Waiting | Retrying | Notice | Asked | Stopping | Ended
 
 
 class Loop:
@@ -151,11 +182,13 @@ class Loop:
         run_seconds: float | None = None,
         pauses: tuple[float, ...] = PAUSES,
         decision: Callable[[], Decision | None] = lambda: None,
+        turn: Callable[[], Reason | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``observers``: of each step, before it is told. ``decision``: the autoscaler's last one."""
+        """``observers``: of each step, before it is told. ``decision``: the autoscaler's last one. ``turn`` returns when the driver may
+        start, or the reason why it need not any more."""
         self._driver, self._steps = driver, Steps(driver, observers)
-        self._decision = decision
+        self._decision, self._turn = decision, turn
         self._interval = interval_seconds
         self._stop = stop
         self._tell = tell
@@ -177,8 +210,10 @@ class Loop:
         ended = Ended(Reason.STOPPED)
         try:
             if not self._stop.is_set():
-                self._steps.start()
-                reason = yield from self._epochs()
+                reason = self._turn()
+                if reason is None:
+                    self._steps.start()
+                    reason = yield from self._epochs()
                 ended = Ended(reason)
         except Exception as error:
             if self._stop.is_set() and isinstance(error, EpochFailed):

@@ -57,6 +57,11 @@ def spark_runner(settings: SparkSettings, tell: Tell, before: Callable[[int], No
                 before(len(workers))
                 super().start(workers, least)
 
+        def request(self, count: int) -> None:
+            if self.context is None:
+                before(count)
+            super().request(count)
+
     return Told(settings)
 
 

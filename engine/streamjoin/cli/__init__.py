@@ -135,6 +135,7 @@ def main(context: click.Context) -> None:
 @click.option("--elastic", is_flag=True, help="Add and remove workers while the join runs, by the rules of spec.scaling.")
 @click.option("--until-idle", is_flag=True, help="Stop when all input has been joined and no more can come; for finite inputs.")
 @click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after this time, such as 90s or 1h30m.")
+@click.option("--standby", is_flag=True, help="If a driver of the join is at work, get everything ready, and go on when it is gone.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch on standard output, and one with the summary.")
 @click.option(
     "--metrics-port",
@@ -431,7 +432,8 @@ def bench() -> None:
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="The port of metrics, health and plan API.")
 @click.option("--api-token-file", type=FILE, required=True, help="The file with the plan API's token.")
-def driver(manifest: Path, revision: str | None, port: int, api_token_file: Path, **given: Any) -> None:
+@click.option("--standby", is_flag=True, help="Wait until no other driver of the join is at work.")
+def driver(manifest: Path, revision: str | None, port: int, api_token_file: Path, standby: bool, **given: Any) -> None:
     """Run the join of MANIFEST in a pod, its executors in others: what the Kubernetes operator starts."""
     if (given["tls_directory"] is None) != (given["tls_name"] is None):
         raise click.UsageError("--tls-directory and --tls-name belong together; give both or neither")
@@ -449,6 +451,7 @@ def driver(manifest: Path, revision: str | None, port: int, api_token_file: Path
     options = Options(
         manifest,
         as_json=True,
+        standby=standby,
         log_directory=LOGS,
         metrics_port=port,
         metrics_address="::",  # probes and Prometheus come from other pods

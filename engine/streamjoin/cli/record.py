@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamjoin.api.loop import Done, Ended
+from streamjoin.api.loop import Done, Ended, Standing
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import completeness_record
 from streamjoin.cli.delays import delay_record
@@ -74,6 +74,17 @@ def epoch_record(subject: Subject, done: Done) -> dict[str, Any]:
         "blocks": result.blocks,
         "totals": _totals(result),
         "warnings": list(result.warnings),
+    }
+
+
+def standby_record(standing: Standing) -> dict[str, Any]:
+    """How far a standby is."""
+    return {
+        "event": "standby",
+        "state": standing.phase.value,
+        "driver": standing.writer or None,
+        "workers": standing.workers,
+        "ready": standing.ready,
     }
 
 

@@ -31,6 +31,7 @@ from streamjoin.api.packages import require_packages
 from streamjoin.cli.exits import Exit, ending, require_drawable
 from streamjoin.cli.signals import on_signals
 from streamjoin.cli.validate import join_at, refusing
+from streamjoin.endpoint import endpoint
 from streamjoin.runner.collecting import collecting_seldom
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from streamjoin.epoch.ports import Runner
     from streamjoin.job import Job
     from streamjoin.serve.followers import Followers
+    from streamjoin.serve.standbys import Standbys
 
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -66,6 +68,8 @@ class Options:
     """The file with the token of the plan API, on the metrics' port."""
     elastic: bool = False
     """Scale while it runs."""
+    standby: bool = False
+    """Wait until no other driver of the join is at work."""
     pods: Pods | None = None
     """In a pod: how executors are started. None: everything runs on this machine."""
     flight_port: int | None = None
@@ -80,6 +84,7 @@ class Options:
         words += ["--runner", self.runner] if self.runner != "spark" else []
         words += ["--until-idle"] if self.until_idle else []
         words += ["--elastic"] if self.elastic else []
+        words += ["--standby"] if self.standby else []
         words += ["--metrics-port", str(self.metrics_port)] if self.metrics_port is not None else []
         words += ["--metrics-address", self.metrics_address] if self.metrics_address is not None else []
         words += ["--api-token-file", str(self.api_token_file)] if self.api_token_file is not None else []
@@ -140,8 +145,9 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
     state = RunState(Subject(options.runner, options.command, driver, options.elastic, namespace), began)
     is_shown = options.ui if options.ui is not None else options.metrics_port is not None or _on_terminal(options, out)
     live = LiveRun(state, execution.scaler) if is_shown else None
-    with _served(options, job, execution, live) as followers:
-        loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds)
+    with _served(options, job, execution, live) as (followers, standbys):
+        of_standby = {"standby": options.standby, "hands_over": options.pods is not None}
+        loop = execution.loop(stop=stop, until_idle=options.until_idle, run_seconds=options.seconds, **of_standby)
         view = _view(options, state, out)
         watchdog = Watchdog(lambda: driver.progress.activity, lambda activity: end_process(activity, log_directory))
         quiet = quiet_libraries(log_directory) if options.pods is None else contextlib.nullcontext()
@@ -151,6 +157,8 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
             live.board.finish()
         if followers is not None:
             followers.finish(is_over=ended.reason is Reason.IDLE)
+        if standbys is not None:
+            standbys.finish(ended.reason.value)
     if out_is_gone and not options.as_json:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains that it cannot flush as it exits
     for join, snapshots in driver.snapshots().items():
@@ -160,12 +168,12 @@ def _run(options: Options, job: Job, out: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _served(options: Options, job: Job, execution: Execution, live: LiveRun | None) -> Iterator[Followers | None]:
+def _served(options: Options, job: Job, execution: Execution, live: LiveRun | None) -> Iterator[tuple[Followers | None, Standbys | None]]:
     """As long as this lasts, metrics observe the run, and are on the port that was asked for, with the plan API and, of a run that is to be
-    shown, its page. Gives those who follow results. Raises Failure where the port cannot be had, and without a token where there is to be
-    one."""
-    if options.metrics_port is None and live is None:
-        yield None
+    shown, its page. Gives those who follow results, and those who stand by. Raises Failure where the port cannot be had, and without a
+    token where there is to be one."""
+    if options.metrics_port is None and live is None and not options.standby:
+        yield None, None
         return
     from streamjoin.bearer import Token
     from streamjoin.cli.pods import Limits
@@ -177,9 +185,13 @@ def _served(options: Options, job: Job, execution: Execution, live: LiveRun | No
     from streamjoin.serve.queries import QueryApi
     from streamjoin.serve.reorderings import Reorderings
     from streamjoin.serve.server import DriverServer
+    from streamjoin.serve.standbys import Standbys
 
     driver, address, port = execution.driver, options.metrics_address or "127.0.0.1", options.metrics_port or 0
-    metrics = Metrics(job, progress=driver.progress, snapshots=driver.snapshots)
+    standbys = Standbys(lambda: execution.log.writer, lambda: 0 if (plan := driver.plan_status()) is None else plan.workers)
+    metrics = Metrics(job, progress=driver.progress, snapshots=driver.snapshots, standby=lambda: standbys.told)
+    if options.standby:
+        metrics.stand_by()
     own = None if options.metrics_port is not None else secrets.token_urlsafe(18)
     token = Token(own) if own is not None else token_in(options.api_token_file)
     reorderings = None if options.elastic else Reorderings(job, execution.decided)
@@ -195,23 +207,24 @@ def _served(options: Options, job: Job, execution: Execution, live: LiveRun | No
         reorderings=reorderings,
     )
     try:
-        server = DriverServer(metrics, address, port, api=api)
+        server = DriverServer(metrics, address, port, api=api, standbys=standbys)
     except OSError as error:
-        if options.metrics_port is None and options.ui is None:  # nobody has asked for it
+        if options.metrics_port is None and options.ui is None and not options.standby:  # nobody has asked for it
             pool.close()
             click.echo(f"warning: the run has no page: {address} cannot be listened on ({error.strerror})", err=True)
-            yield None
+            yield None, None
             return
         remedy = "choose another with --metrics-port, 0 for any free one, or another --metrics-address"
         raise not_listening("--metrics-port", address, port, error, remedy) from error
+    execution.log.reachable_at(server.url if options.pods is None else f"http://{endpoint(options.pods.address, port)}")
     execution.observers += [metrics] if reorderings is None else [metrics, reorderings]
     limits = Limits(options.manifest, driver, metrics) if options.pods is not None else contextlib.nullcontext()
     with server, contextlib.closing(pool), flight_served(queries, address, options.flight_port, token), limits:
-        if options.metrics_port is not None:
+        if options.metrics_port is not None or options.standby:
             click.echo(f"metrics: {server.url}/metrics", err=True)
         if live is not None:
             click.echo(f"page: {server.url}/" + (f"#token={own}" if own is not None else ""), err=True)
-        yield queries.followers
+        yield queries.followers, standbys
 
 
 def _runner(options: Options, job: Job, log_directory: Path, tell: Tell) -> Runner:

@@ -12,11 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamjoin.api.loop import WARNING, Asked, Done, Ended, Entering, Event, Notice, Reason, Retrying, Started, Starting, Stopping, Waiting
+from streamjoin.api.loop import (
+    WARNING,
+    Asked,
+    Done,
+    Ended,
+    Entering,
+    Event,
+    Notice,
+    Reason,
+    Retrying,
+    Standing,
+    Started,
+    Starting,
+    Stopping,
+    Waiting,
+)
 from streamjoin.cli import wording
 from streamjoin.cli.history import History
 from streamjoin.cli.subject import Subject
 from streamjoin.controlplane.replan import PlanStatus
+from streamjoin.controlplane.standby import Phase
 from streamjoin.elastic.decision import Decision
 from streamjoin.io.deadletter import kind_of
 
@@ -83,6 +99,8 @@ class RunState:
     def _see(self, event: Event) -> None:  # noqa: C901
         if isinstance(event, Starting):
             self.state = "starting workers"
+        elif isinstance(event, Standing):
+            self.state = "standby" if event.phase is Phase.WAITING else event.phase.value
         elif isinstance(event, Started | Done):
             self.state = "running"
         elif isinstance(event, Waiting):
@@ -96,7 +114,7 @@ class RunState:
             self.is_stopping = True
         elif isinstance(event, Ended):
             self.ended = event
-            self.state = "failed" if event.failure else "done" if event.reason is Reason.IDLE else "stopped"
+            self.state = "failed" if event.failure else "done" if event.reason in (Reason.IDLE, Reason.ELSEWHERE) else "stopped"
             if event.failure is not None:
                 self._trouble(event.failure.sentence, Kind.FAILURE)
         elif isinstance(event, Entering):

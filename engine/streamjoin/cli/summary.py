@@ -59,7 +59,7 @@ def summary_lines(state: RunState, ended: Ended, picture: Path | None) -> list[s
     if picture is not None:
         lines.append(line("picture", str(picture)))
     is_refused = ended.failure is not None and ended.failure.code is Exit.MISMATCH  # the same command would be, too
-    if ended.reason is not Reason.IDLE and not is_refused:
+    if ended.reason not in (Reason.IDLE, Reason.ELSEWHERE) and not is_refused:
         lines.append(line("go on", subject.command))
     return lines
 
@@ -74,6 +74,7 @@ def _headline(history: History, ended: Ended) -> str:
         Reason.TIME: "the time is up",
         Reason.STOPPED: "stopped",
         Reason.FAILED: "failed",
+        Reason.ELSEWHERE: "the driver that this one stood by for has ended the join",
     }[ended.reason]
     if ended.abandoned:
         why += "; the epoch that was running was given up and will be done again"

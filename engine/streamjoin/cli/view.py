@@ -17,10 +17,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from streamjoin.api.loop import WARNING, Asked, Done, Event, Notice, Retrying, Starting, Stopping
+from streamjoin.api.loop import WARNING, Asked, Done, Event, Notice, Retrying, Standing, Starting, Stopping
 from streamjoin.cli import wording
 from streamjoin.cli.completeness import least, percent
-from streamjoin.cli.record import epoch_record
+from streamjoin.cli.record import epoch_record, standby_record
 from streamjoin.cli.scaling import decision_text, plan_text, switch_text
 from streamjoin.cli.state import Kind as TroubleKind
 from streamjoin.cli.state import RunState
@@ -83,6 +83,8 @@ def happening(event: Event, runner: str) -> str | None:
         return f"starting Spark with {wording.plural(event.tasks, 'worker')} ..."
     if isinstance(event, Notice):
         return event.text
+    if isinstance(event, Standing):
+        return event.sentence
     if isinstance(event, Asked):
         return "stopping after the running epoch; Ctrl-C again stops at once"
     if isinstance(event, Retrying) and event.narrowed:
@@ -102,6 +104,8 @@ class JsonView(View):
     def show(self, event: Event) -> None:
         if isinstance(event, Done):
             print(json.dumps(epoch_record(self.state.subject, event)), file=self._records, flush=True)
+        elif isinstance(event, Standing):
+            print(json.dumps(standby_record(event)), file=self._records, flush=True)
         super().show(event)
 
 

@@ -86,9 +86,10 @@ class Driver:
         at: Callable[[str], None] = lambda phase: None,
         in_background: bool = True,
         suspects_data: bool = False,
+        log: CommitLog | None = None,
     ) -> None:
         """``in_background``: whether snapshots of results are stored by a thread of their own (``timelines``). ``suspects_data``: drivers
-        that died one after another without a commit may have died of what they read."""
+        that died one after another without a commit may have died of what they read. ``log``: its own, where somebody claims ahead."""
         self._job = job
         self._storage = storage
         self._runner = runner
@@ -96,7 +97,7 @@ class Driver:
         self._phase = Phases(self.progress, at, lambda: max(0, self.checkpoint.epoch + self.is_published))
         self._clock = clock
         self._suspects_data = suspects_data
-        self._log = CommitLog(storage, clock=clock)
+        self._log = log or CommitLog(storage, clock=clock)
         sources, sink = tuple(sources or deployment.make_sources(job, storage)), deployment.make_sinks(job, storage)
         self._garbage = GarbageCollector(storage, self._log, sources, sink)
         self.savepoints = Savepoints(lambda: self.job, self._log, self._garbage, clock=clock)
@@ -130,7 +131,7 @@ class Driver:
 
     def _start(self) -> None:
         self._phase("claim")
-        claimed, origin = self._log.claim(), self._job.origin
+        claimed, origin = self._log.begin(), self._job.origin
         if claimed.epoch < 0 and origin is not None:
             self._phase("clone")
             claimed = clone(self._job, origin, self._storage, self._log, self._commits.sources, self._phase.moved)

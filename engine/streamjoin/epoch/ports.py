@@ -39,7 +39,8 @@ class Runner(Protocol):
         """Make these workers ready, and no others; or at least so many, where no other comes for long. Raises EpochFailed."""
 
     def request(self, count: int) -> None:
-        """Ask for so many workers in all, and for no others that have no task. Returns at once; may be asked again and again."""
+        """Ask for so many workers in all, and for no others that have no task. Returns at once; may be asked again and again. Before the
+        start it begins all that takes long, and returns when workers may come. Raises EpochFailed where that fails."""
 
     @property
     def ready(self) -> int:

@@ -42,6 +42,7 @@ class InlineRunner:
         self._count = len(workers)
 
     def request(self, count: int) -> None:
+        warm()
         self._count = max(count, self._count)
 
     @property

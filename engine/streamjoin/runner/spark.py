@@ -135,17 +135,22 @@ class SparkRunner:
         """Start Spark and a worker for each, which load the kernels; go on with ``least`` or more of them where no other comes.
 
         Raises EpochFailed with Spark's reason."""
-        try:
-            if self._spark is None:
-                self._start(len(workers))
-        except Exception as error:
-            raise self._failure("Spark could not start", error) from error
+        self._begin(len(workers))
         self.pool.restart(workers)
         self.pool.await_connected(len(workers), self._settings.registration_seconds, least, self._settings.stabilization_seconds)
 
     def request(self, count: int) -> None:
         """See :class:`streamjoin.epoch.ports.Runner`."""
+        self._begin(count)
         self.pool.want(count)
+
+    def _begin(self, workers: int) -> None:
+        """Start Spark, with room for so many workers, where it has not been started."""
+        try:
+            if self._spark is None:
+                self._start(workers)
+        except Exception as error:
+            raise self._failure("Spark could not start", error) from error
 
     @property
     def ready(self) -> int:

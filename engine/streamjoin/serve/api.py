@@ -23,7 +23,7 @@ from streamjoin.language.layout import Layout
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.scheme.statistics import SideStatistics, loads
 from streamjoin.scheme.tiling import Scheme, same_cut
-from streamjoin.serve.admission import Admission, Answer, Content, Refused, Request, Stream
+from streamjoin.serve.admission import OPEN_METHODS, Admission, Answer, Content, Refused, Request, Stream
 from streamjoin.serve.live import NO_STORE, Board
 from streamjoin.serve.messages import (
     BodyError,
@@ -38,6 +38,7 @@ from streamjoin.serve.messages import (
     read_plan,
     read_scaling,
 )
+from streamjoin.serve.metrics import STANDS_BY
 from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
@@ -99,6 +100,8 @@ class PlanApi:
         if self._queries is not None and self._queries.answers(request.path):
             return self._queries.answer(request)
         try:
+            if request.method not in OPEN_METHODS and self._health()[1]["state"] == STANDS_BY:
+                raise Refused(503, f"{request.method} {request.path}: this driver stands by; ask the one that is at work", Retry_After="1")
             if request.path == "/v1/live" and self._live is not None:
                 return self._live.answer(request)
             if request.path in (told := self._told()):

@@ -302,11 +302,23 @@ class HeldAnswer(Message):
     """When that had its last record, in seconds since 1970."""
 
 
+class StandbyAnswer(Message):
+    """The driver that stands by for this one."""
+
+    state: Literal["Starting", "Ready"]
+    workers: int
+    """Those that it has ready."""
+
+
 class HealthAnswer(Message):
     """``GET /v1/health``."""
 
     name: str
-    state: Literal["starting", "running", "retrying", "ended"]
+    state: Literal["standby", "starting", "running", "retrying", "ended"]
+    standby: StandbyAnswer | None
+    """Null: nobody stands by."""
+    took_over_at: float | None
+    """When this driver took over from one that it stood by for, in seconds since 1970; null: it started otherwise."""
     epoch: int | None
     seconds_since_commit: float | None
     committed_at: float | None

@@ -59,6 +59,8 @@ DECISIONS = (
 )
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
+STANDS_BY = "standby"
+"""The state of a driver that waits until the one at work is gone."""
 Found = TypeVar("Found")
 LONGEST_FAILURE = 600
 """Characters that are kept of what a failure said."""
@@ -119,14 +121,17 @@ class Metrics(Collector, Observer):
         clock: Callable[[], float] = time.time,
         progress: ProgressMonitor | None = None,
         snapshots: Callable[[], Mapping[str, SnapshotsState]] = dict,
+        standby: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
-        """``progress``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join."""
-        self._snapshots = snapshots
+        """``progress``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join. ``standby``: how far
+        the driver is that stands by for this one."""
+        self._snapshots, self._standby = snapshots, standby
         self._job = job
         self._progress = progress
         self._clock = clock
         self._lock = threading.Lock()
         self._state = "starting"
+        self._took_over_at: float | None = None
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
         self._failures = self._retries = self._storage_retries = 0
@@ -162,6 +167,15 @@ class Metrics(Collector, Observer):
         """The limits on workers have changed."""
         with self._lock:
             self._job = job
+
+    def stand_by(self) -> None:
+        """Until it has started, the driver stands by."""
+        with self._lock:
+            self._state = STANDS_BY
+
+    def took_over(self) -> None:
+        with self._lock:
+            self._took_over_at = round(self._clock(), 3)
 
     def started(self, driver: Driver) -> None:
         job, checkpoint = driver.job, driver.checkpoint  # its job knows where tuples are held
@@ -255,6 +269,8 @@ class Metrics(Collector, Observer):
             return self._state != "ended", {
                 "name": self._job.name,
                 "state": self._state,
+                "standby": self._standby(),
+                "tookOverAt": self._took_over_at,
                 "epoch": None if committed is None or committed.epoch < 0 else committed.epoch,
                 "secondsSinceCommit": since,
                 "committedAt": None if committed is None else committed.committed_at,

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Observer:
     """Is told what becomes of a join, in the thread that runs it. A method that is not overridden does nothing."""
 
+    def took_over(self) -> None:
+        """A standby has claimed the checkpoint of the driver that it had watched; its start follows."""
+
     def started(self, driver: Driver) -> None:
         """The checkpoint has been claimed, and the run goes on from it."""
 

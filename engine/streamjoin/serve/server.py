@@ -30,9 +30,11 @@ from streamjoin.serve.admission import OPEN_METHODS, Answer, Content, Refused, R
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
 from streamjoin.serve.messages import ErrorAnswer
-from streamjoin.serve.metrics import Metrics
+from streamjoin.serve.metrics import STANDS_BY, Metrics
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryPage
+from streamjoin.serve.standbys import PATH as STANDBY
+from streamjoin.serve.standbys import Standbys
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -54,7 +56,9 @@ STAY = "streamjoin.stay"
 INDEX = b"""\
 /                 a page that shows the join, for a browser
 /metrics          for Prometheus
-/healthz          200 while the join is at work, 503 when it has ended
+/healthz          200 while the join is at work, or stands by; 503 when it has ended
+/readyz           the same, but 503 while it stands by
+/standby          for a standby: whether this driver is alive
 /v1/plan          GET: the plan; PUT: another one
 /v1/plan/preview  POST: what another one would do
 /v1/scaling       GET: whether the run scales itself; PUT: pause that
@@ -156,16 +160,23 @@ class DriverServer:
     """Answers from its construction to ``close``. Raises OSError where the address cannot be had."""
 
     def __init__(
-        self, metrics: Metrics | None, address: str = "127.0.0.1", port: int = 0, *, api: PlanApi | QueryApi | None = None
+        self,
+        metrics: Metrics | None,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        api: PlanApi | QueryApi | None = None,
+        standbys: Standbys | None = None,
     ) -> None:
-        """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``; without ``metrics`` there is no join here."""
+        """``port`` 0: any that is free. Without ``api`` there is nothing under ``/v1``; without ``metrics`` there is no join here, and
+        without ``standbys`` nobody can stand by for it."""
         address = listened(address)
         try:
             family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except UnicodeError as error:
             raise OSError(0, "not an address") from error
         self._server = _Server(family, where)
-        self._server.set_app(_application(metrics, api, str(self._server.server_address[0])))
+        self._server.set_app(_application(metrics, api, str(self._server.server_address[0]), standbys))
         self.url = f"http://{endpoint(address, self._server.server_address[1])}"
         """Without a path."""
         self._thread = Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), name="http", daemon=True)
@@ -184,7 +195,7 @@ class DriverServer:
         self.close()
 
 
-def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, address: str) -> Any:
+def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, address: str, standbys: Standbys | None) -> Any:
     page = metrics if metrics is not None else QueryPage(api.metrics) if isinstance(api, QueryApi) else None
     exposition = None if page is None else make_wsgi_app(page.registry)
     index = QUERY_INDEX if metrics is None else INDEX
@@ -196,21 +207,16 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
             answered: Iterable[bytes] = exposition(environ, start)
             return answered
         if api is not None and (path == "/v1" or path.startswith("/v1/")):
-            told = _asked(api, environ, address)
-            if isinstance(told, Stream):
-                return _streamed(start, told, environ)
-            kind, body = told.content
-            return _plain(start, method, told.status, body, kind, **told.headers)
+            return _told(start, _asked(api, environ, address), environ)
+        if path == STANDBY and standbys is not None and method == "GET":
+            return _told(start, _watched(standbys, environ), environ)
         file = pages.asset(path) if has_page else None
-        if path not in ("/", "/healthz") and file is None:
+        if path not in ("/", "/healthz", "/readyz") and file is None:
             return _plain(start, method, 404, index)
         if method not in ("GET", "HEAD"):
             return _plain(start, method, 405, index, Allow="GET, HEAD")
-        if path == "/healthz" and metrics is not None:
-            healthy, facts = metrics.health()
-            for private in ("lastFailure", "snapshotsWait", "watermarkHeld"):  # they name places and brokers, and anybody may ask here
-                del facts[private]
-            return _plain(start, method, 200 if healthy else 503, json.dumps(facts).encode() + b"\n", "application/json")
+        if path in ("/healthz", "/readyz") and metrics is not None:
+            return _health(start, method, metrics, may_stand_by=path == "/healthz")
         if file is None and path == "/" and has_page and "text/html" in environ.get("HTTP_ACCEPT", ""):
             file = pages.index("index")
         if file is not None:
@@ -218,6 +224,28 @@ def _application(metrics: Metrics | None, api: PlanApi | QueryApi | None, addres
         return _plain(start, method, 200, index, **({"Vary": "Accept"} if has_page else {}))
 
     return answer
+
+
+def _health(start: StartResponse, method: str, metrics: Metrics, *, may_stand_by: bool) -> list[bytes]:
+    healthy, facts = metrics.health()
+    for private in ("lastFailure", "snapshotsWait", "watermarkHeld"):  # they name places and brokers, and anybody may ask here
+        del facts[private]
+    is_well = healthy and (may_stand_by or facts["state"] != STANDS_BY)
+    return _plain(start, method, 200 if is_well else 503, json.dumps(facts).encode() + b"\n", "application/json")
+
+
+def _watched(standbys: Standbys, environ: WSGIEnvironment) -> Answer | Stream:
+    try:
+        return standbys.answer(environ.get("QUERY_STRING", ""))
+    except Refused as refused:
+        return refused.answer
+
+
+def _told(start: StartResponse, told: Answer | Content | Stream, environ: WSGIEnvironment) -> list[bytes]:
+    if isinstance(told, Stream):
+        return _streamed(start, told, environ)
+    kind, body = told.content
+    return _plain(start, environ["REQUEST_METHOD"], told.status, body, kind, **told.headers)
 
 
 def _streamed(start: StartResponse, told: Stream, environ: WSGIEnvironment) -> list[bytes]:

@@ -21,6 +21,8 @@ Why this is exactly once, and what a crash does:
   says that says more, a claim as old as the one that says less. A plan's first entry stays as long, for those who want to see what it
   changed. Other entries go as soon as they are ``RETAIN_ENTRIES`` behind and nothing in them is needed. A driver that claims may find such
   a hole at any time, so it always lists.
+- A standby (``controlplane.standby``) claims only from the driver that it has watched: where the newest entry is another's, it claims
+  nothing. So of several standbys one takes over, and none takes over from another.
 - An entry that a savepoint keeps stays, with all that it names, for as long as the newest entry has the savepoint.
 - A store that lets an object be created twice (some imitations of S3 do not know the condition) would break all of this in silence, so a
   driver that claims a log in an object store tries that first.
@@ -96,7 +98,7 @@ class Entry:
     incarnation: int
     """Counts the drivers that have claimed this log; the newest may commit."""
     writer: str
-    """Unique to one driver process: ``host:pid:random``."""
+    """Unique to one driver process: ``host:pid:random``, and ``@`` with the URL of its port where it has one."""
     kind: str
     written_at: float
     checkpoint: Checkpoint
@@ -107,6 +109,11 @@ class Entry:
         head = json.dumps({"format": FORMAT, "version": __version__, **values})[:-1]
         text = f'{head}, "checkpoint": {self.checkpoint.encode(known)}}}'.encode()
         return segment + text + END.pack(len(text), zlib.crc32(text, zlib.crc32(segment)))
+
+    @property
+    def address(self) -> str | None:
+        """The URL at which its driver could be asked."""
+        return self.writer.partition("@")[2] or None
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
@@ -206,20 +213,42 @@ class CommitLog:
         self._generation = 0
         """Of the newest entry's plan."""
         self._texts = Texts()
+        self._ahead: Checkpoint | None = None
+        """Of a claim that nobody has begun from yet."""
         self._unknown = False
         """Storage failed for good in a commit, which may have taken effect: what the log holds next is not known."""
         self._kept_since: dict[int, _Moment | None] = {}
         """Of each entry that is there, by sequence number, ascending, so that removing old ones needs no listing: since when it is known,
         from which on it stays for ``RETAIN_SECONDS``; None: it need not."""
 
-    def claim(self) -> Checkpoint:
+    def reachable_at(self, url: str) -> None:
+        """Entries are to say where this driver can be asked. Call it before the claim."""
+        self.writer = f"{self.writer}@{url}"
+
+    def claim_after(self, incarnation: int) -> None:
+        """Claim ahead of ``begin``, from the driver of this incarnation (0: from none) and from no other.
+
+        Raises Superseded where another has claimed the log since, StorageError as ``claim`` does.
+        """
+        self._ahead = self.claim(incarnation)
+
+    def begin(self) -> Checkpoint:
+        """The checkpoint to go on from: of the claim that was made ahead, or of one that is made now. Raises StorageError."""
+        ahead, self._ahead = self._ahead, None
+        return self.claim() if ahead is None else ahead
+
+    def claim(self, after: int | None = None) -> Checkpoint:
         """Take the log over from whoever had it and return the checkpoint to go on from. O(retained entries).
 
-        Raises StorageError when storage fails more than ATTEMPTS times.
+        ``after``: only from the driver of this incarnation. Raises Superseded where it is another's by now, StorageError when storage
+        fails more than ATTEMPTS times.
         """
         while True:
             self._verified_at = self._now()
             latest = read_latest(self._storage)
+            if after is not None and (0 if latest is None else latest.incarnation) != after:
+                who = "nobody" if latest is None else f"{latest.writer}, incarnation {latest.incarnation},"
+                raise Superseded(f"{self._storage.url}: {who} has the checkpoint, and not incarnation {after}")
             known = latest.checkpoint if latest else Checkpoint(identity=uuid.uuid4().hex[:8], seed=new_seed())
             checkpoint = replace(known, is_over=False, claims=known.claims + 1)
             self.incarnation = latest.incarnation + 1 if latest else 1
