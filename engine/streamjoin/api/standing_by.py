@@ -6,12 +6,14 @@ Always holds: until the claim it reads the newest entry of the log and nothing e
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
-import select
+import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from streamjoin.api.loop import Reason, Standing
@@ -31,6 +33,7 @@ from streamjoin.controlplane.standby import (
     Outrun,
     Phase,
     Ready,
+    Report,
     Standby,
     Ticked,
     Warm,
@@ -47,44 +50,60 @@ POLL_SECONDS = 0.1
 
 
 class Connection:
-    """To the driver at work; events come of what it says. Raises OSError where there can be none."""
+    """To the driver at work; a thread listens to what it says."""
 
-    def __init__(self, ask: Ask) -> None:
-        url = urlsplit(ask.address)
-        self._socket = socket.create_connection((url.hostname, url.port), CONNECT_SECONDS)
-        self._received = b""
-        self._is_answered = False
-        query = urlencode({"of": ask.writer, "ready": ask.ready})
-        self._socket.sendall(f"GET {PATH}?{query} HTTP/1.0\r\nHost: {url.netloc}\r\n\r\n".encode())
+    def __init__(self, ask: Ask, name: str, *, hands_over: bool) -> None:
+        """``name``: the standby's. ``hands_over``: whether a driver that was stopped leaves the join to it."""
+        self._ask, self._name, self._hands_over = ask, name, hands_over
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._socket: socket.socket | None = None
+        threading.Thread(target=self._listen, name="driver at work", daemon=True).start()
 
-    def heard(self, seconds: float, hands_over: bool) -> list[Event]:
-        """What has come, for which it waits so long at most. ``hands_over``: whether a driver that was stopped leaves the join to us."""
+    def heard(self, seconds: float) -> list[Event]:
+        """What has come, for which it waits so long at most. Broken is the last."""
         try:
-            if not select.select([self._socket], [], [], seconds)[0]:
-                return []
-            if not (data := self._socket.recv(1 << 16)):
-                return [Broken()]
-        except OSError:
-            return [Broken()]
-        self._received += data
-        if not self._is_answered:
-            head, end, rest = self._received.partition(b"\r\n\r\n")
-            if not end:
-                return []
-            if head.split(maxsplit=2)[1:2] != [b"200"]:
-                return [Broken()]  # another program has the port by now, or another driver
-            self._is_answered, self._received = True, rest
-        *lines, self._received = self._received.split(b"\n")
-        return [_event(json.loads(line), hands_over) for line in lines]
+            return [self._events.get(timeout=seconds)]
+        except queue.Empty:
+            return []
+
+    def report(self, ready: int) -> None:
+        """Say how many workers here are ready; whoever dies meanwhile need not know."""
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(self._connected()) as connection:
+            self._request(connection, ready=ready)
+            connection.getresponse().read()
 
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        url = urlsplit(self._ask.address)
+        return http.client.HTTPConnection(url.hostname or "", url.port, timeout=CONNECT_SECONDS)
+
+    def _request(self, connection: http.client.HTTPConnection, **more: Any) -> None:
+        connection.request("GET", f"{PATH}?{urlencode({'of': self._ask.writer, 'name': self._name, **more})}")
+
+    def _listen(self) -> None:
+        try:
+            with contextlib.closing(self._connected()) as connection:
+                self._request(connection)
+                self._socket = connection.sock
+                connection.sock.settimeout(None)  # silence is the machine's to judge
+                response = connection.getresponse()
+                # Another program may have the port by now, or another driver.
+                for line in response if response.status == http.HTTPStatus.OK else ():
+                    self._events.put(_event(json.loads(line), self._hands_over))
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            pass
+        finally:
+            self._events.put(Broken())
 
 
-def _event(said: dict[str, object], hands_over: bool) -> Event:
+def _event(said: dict[str, Any], hands_over: bool) -> Event:
     ended = said.get("ended")
     if ended is None:
-        return Beat(int(str(said["workers"])))
+        return Beat(int(said["workers"]))
     return Farewell(ended == Reason.FAILED or (hands_over and ended == Reason.STOPPED))
 
 
@@ -103,12 +122,11 @@ class StandingBy:
         tell: Callable[[Standing], None],
         took_over: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-        connect: Callable[[Ask], Connection] = Connection,
     ) -> None:
         """``hands_over``: whether the join goes on here when the driver at work is asked to stop."""
         self._job, self._storage, self._log, self._runner = job, storage, log, runner
         self._stop, self._hands_over, self._tell, self._took_over = stop, hands_over, tell, took_over
-        self._clock, self._connect = clock, connect
+        self._clock = clock
         self._machine = Standby()
         self._connection: Connection | None = None
         self._told: Standing | None = None
@@ -136,7 +154,7 @@ class StandingBy:
         if self._connection is None:
             self._stop.wait(POLL_SECONDS)
             return ()
-        return self._connection.heard(POLL_SECONDS, self._hands_over)
+        return self._connection.heard(POLL_SECONDS)
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, Broken):
@@ -149,7 +167,11 @@ class StandingBy:
             case Look():
                 self._happened(self._found())
             case Ask():
-                self._ask(instruction)
+                self._hang_up()
+                self._connection = Connection(instruction, self._log.writer, hands_over=self._hands_over)
+            case Report(ready):
+                if self._connection is not None:
+                    self._connection.report(ready)
             case Warm(workers):
                 self._runner.request(workers)
             case Claim(after):
@@ -162,20 +184,6 @@ class StandingBy:
             return Found(0)
         join_changes(self._job, latest.checkpoint, self._storage.url)  # better now than when it is to take over
         return Found(latest.incarnation, latest.writer, latest.address)
-
-    def _ask(self, ask: Ask) -> None:
-        """Connect anew. What the connection before has said last, a farewell perhaps, counts."""
-        try:
-            connection = self._connect(ask)
-        except OSError:
-            self._happened(Broken())
-            return
-        last = self._connection.heard(0.0, self._hands_over) if self._connection is not None else []
-        self._hang_up()
-        self._connection = connection
-        for event in last:
-            if isinstance(event, Farewell):
-                self._happened(event)
 
     def _claimed(self, after: int) -> Claimed | Outrun:
         self._hang_up()
@@ -190,8 +198,7 @@ class StandingBy:
 
     def _hang_up(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(OSError):
-                self._connection.close()
+            self._connection.close()
             self._connection = None
 
     def _show(self) -> None:

@@ -116,8 +116,13 @@ class Ask:
 
     address: str
     writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the driver at work that so many workers here are ready."""
+
     ready: int
-    """Tell it that so many workers here are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Claim:
     after: int
 
 
-Instruction: TypeAlias = Look | Ask | Warm | Claim
+Instruction: TypeAlias = Look | Ask | Report | Warm | Claim
 
 
 class Standby:
@@ -153,6 +158,8 @@ class Standby:
         self._heard_at = 0.0
         self._refusals = 0
         self._ask_at: float | None = None
+        self._is_connected = False
+        """Something was heard over the connection that there is."""
 
     def handle(self, event: Event, at: float) -> list[Instruction]:
         """What to do about an event, in this order. ``at``: seconds, never less than before."""
@@ -167,12 +174,8 @@ class Standby:
                 return self._found(event, at)
             case Ready(workers):
                 is_news, self.ready = workers != self.ready, workers
-                return [self._ask()] if is_news and self._is_connected else []
+                return [Report(workers)] if is_news and self._is_connected else []
         return self._heard(event, at) if self.phase is Phase.WAITING else []
-
-    @property
-    def _is_connected(self) -> bool:
-        return self.phase is Phase.WAITING and self.workers is not None and self._ask_at is None
 
     def _found(self, found: Found, at: float) -> list[Instruction]:
         if found.address is None or found.incarnation == self._given_up:
@@ -186,15 +189,15 @@ class Standby:
         """Something of, or nothing from, the driver at work."""
         match event:
             case Beat(workers):
-                is_news, self.workers = workers != self.workers, workers
-                self._heard_at, self._refusals = at, 0
-                return [Warm(max(1, workers))] if is_news else []
+                is_news, is_new = workers != self.workers, not self._is_connected
+                self.workers, self._heard_at, self._refusals, self._is_connected = workers, at, 0, True
+                return [*([Report(self.ready)] if is_new and self.ready else []), *([Warm(max(1, workers))] if is_news else [])]
             case Farewell(is_handed_over):
                 if is_handed_over:
                     return self._give_up()
                 self.phase = Phase.ENDED
             case Broken():
-                self._refusals += 1
+                self._refusals, self._is_connected = self._refusals + 1, False
                 if self._refusals >= REFUSALS:
                     return self._give_up()
                 self._ask_at = at + ASK_SECONDS
@@ -207,9 +210,9 @@ class Standby:
         return []
 
     def _give_up(self) -> list[Instruction]:
-        self.phase, self._given_up = Phase.TAKING_OVER, self.watched.incarnation
+        self.phase, self._given_up, self._is_connected = Phase.TAKING_OVER, self.watched.incarnation, False
         return [Look()]
 
     def _ask(self) -> Ask:
         assert self.watched.address is not None, "who has no port is not watched"
-        return Ask(self.watched.address, self.watched.writer, self.ready)
+        return Ask(self.watched.address, self.watched.writer)

@@ -32,39 +32,48 @@ class Standbys:
         """``writer``: of this driver's entries; ``workers``: of its plan, 0 while it has none."""
         self._writer, self._workers = writer, workers
         self._changed = threading.Condition()
-        self._ready: dict[object, int] = {}
-        """Of each standby that is connected, the workers that it has ready."""
+        self._here: dict[object, str] = {}
+        """By connection, the name of the standby."""
+        self._ready: dict[str, int] = {}
+        """Of each standby that is here, by its name, the workers that it has ready."""
         self._ended: str | None = None
 
     @property
     def told(self) -> dict[str, Any] | None:
         """For the health: how far the standby is that is furthest. None: there is none."""
         with self._changed:
-            ready = max(self._ready.values(), default=None)
+            ready = max((self._ready.get(name, 0) for name in self._here.values()), default=None)
         if ready is None:
             return None
         wanted = max(1, self._workers())
         return {"state": "Ready" if ready >= wanted else "Starting", "workers": ready}
 
     def answer(self, parameters: str) -> Stream:
-        """Raises Refused for a question to another driver."""
-        given = parse_qs(parameters)
-        if given.get("of") != [self._writer()]:
+        """What a standby is told; or, where it says how many of its workers are ready, a line and no more. Raises Refused for a question to
+        another driver."""
+        given = {name: values[-1] for name, values in parse_qs(parameters).items()}
+        if given.get("of") != self._writer():
             raise Refused(404, f"{PATH}: this is not the driver that is asked for")
-        ready = given.get("ready", ["0"])[0]
-        return Stream("application/x-ndjson", lambda outlet: self._tell(outlet, int(ready) if ready.isdecimal() else 0))
+        name, ready = given.get("name", ""), given.get("ready", "")
+        if ready.isdecimal():
+            with self._changed:
+                self._ready |= {name: int(ready)} if name in self._here.values() else {}
+        return Stream("application/x-ndjson", lambda outlet: self._report(outlet) if ready else self._tell(outlet, name))
 
     def finish(self, ended: str) -> None:
         """The run is over; returns once all standbys know, or have had time to."""
         with self._changed:
             self._ended = ended
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._ready, LAST_SECONDS)
+            self._changed.wait_for(lambda: not self._here, LAST_SECONDS)
 
-    def _tell(self, outlet: Outlet, ready: int) -> None:
+    def _report(self, outlet: Outlet) -> None:
+        outlet.send(_line(workers=self._workers()), SEND_SECONDS)
+
+    def _tell(self, outlet: Outlet, name: str) -> None:
         this = object()
         with self._changed:
-            self._ready[this] = ready
+            self._here[this] = name
         try:
             while self._ended is None:
                 if not outlet.send(_line(workers=self._workers()), SEND_SECONDS):
@@ -76,7 +85,8 @@ class Standbys:
             return
         finally:
             with self._changed:
-                del self._ready[this]
+                del self._here[this]
+                self._ready = {each: ready for each, ready in self._ready.items() if each in self._here.values()}
                 self._changed.notify_all()
 
 
