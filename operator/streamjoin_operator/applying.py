@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamjoin_operator import api, names
 from streamjoin_operator.api import ApiError
-from streamjoin_operator.children import mismatch
+from streamjoin_operator.children import drivers_of, mismatch
 from streamjoin_operator.drift import Object, annotations_of, is_current
 from streamjoin_operator.ports import Ports
 from streamjoin_operator.reasons import Reason
@@ -72,7 +72,8 @@ class Applier:
         """Of a manifest that is refused suspending alone is heeded: to stop a driver, or to let it go on, takes nothing else."""
         found, resource = reconciliation.deployment, reconciliation.resource
         revision = annotations_of(found).get(names.REVISION, "")
-        replicas = 0 if reconciliation.is_suspended or mismatch(found, revision) is not None else 1
+        is_stopped = reconciliation.is_suspended or mismatch(found, revision) is not None
+        replicas = 0 if found is None or is_stopped else drivers_of(found["spec"]["template"])
         if found is None or not resource.may_apply(found) or found["spec"].get("replicas") == replicas:
             return
         patch: Object = {"spec": {"replicas": replicas}}

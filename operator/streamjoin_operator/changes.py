@@ -120,7 +120,8 @@ def operator_fields(manifest: Manifest) -> Object:
         "spec": {
             "image": spec.image,
             "serviceAccountAnnotations": dict(spec.service_account_annotations),
-            "driver": dict(spec.driver.pod_template),
+            # Where there is none nothing is written, so that a new release of the operator restarts no join.
+            "driver": {**spec.driver.pod_template, **({"standby": True} if spec.driver.standby else {})},
             "executor": dict(spec.executor.pod_template),
             "security": {"tls": {"secretName": spec.security.tls and spec.security.tls.secret_name}},
             "logging": spec.logging.model_dump(mode="json", by_alias=True),

@@ -195,7 +195,8 @@ class ChildSteps:
     async def network(self, reconciliation: Reconciliation) -> Verdict:
         resource, manifest, settings = reconciliation.resource, reconciliation.manifest, self._ports.settings
         policies = children.network_policies(resource, manifest) if settings.network_policy else ()
-        return await self._applier.apply(reconciliation, children.service(resource, settings), *policies)
+        stands_by = manifest.spec.driver.standby or reconciliation.stands_by
+        return await self._applier.apply(reconciliation, children.service(resource, settings, stands_by=stands_by), *policies)
 
     async def budget(self, reconciliation: Reconciliation) -> Verdict:
         """Follows the number of executors."""
@@ -212,7 +213,7 @@ class ChildSteps:
             return None
         stored, memo = reconciliation.body.get("status") or {}, reconciliation.memo
         workers = (stored.get("plan") or {}).get("tasks") or reconciliation.derived.workers
-        planned = executors_for(workers, reconciliation.manifest.spec.workers.per_executor)
+        planned = executors_for(workers, reconciliation.manifest.spec.workers.per_executor) * (2 if reconciliation.stands_by else 1)
         there = (stored.get("cost") or {}).get("executors")
         now = self._ports.clock()
         memo.short_since = None if there is None or there >= planned else now if memo.short_since is None else memo.short_since

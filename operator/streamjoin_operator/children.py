@@ -1,8 +1,9 @@
 """What should exist for a StreamJoin: every child as it is applied.
 
-A driver is a Deployment of one rather than a StatefulSet: when its node is lost, a new pod starts as soon as the old one is given up,
-without waiting for a node that may never answer; two drivers at once are harmless, because commits are fenced. It is replaced with
-``Recreate``, since two would claim the checkpoint from each other in turn.
+A driver is a Deployment of one, or of two of which one stands by, rather than a StatefulSet: when its node is lost, a new pod starts as
+soon as the old one is given up, without waiting for a node that may never answer; two drivers at once are harmless, because commits are
+fenced. It is replaced with
+``Recreate``, since two would claim the checkpoint from each other in turn; a standby claims it only once the other is gone.
 
 Always holds: pure. The driver's service account may touch pods and nothing else, and with the chart's admission policy no pods but its
 executors (``uses``); executors have no token at all.
@@ -29,6 +30,7 @@ from streamjoin_operator.pod_templates import (
     FLIGHT_PORT,
     PORT,
     RPC_PORT,
+    STANDBY,
     cleanup_template,
     driver_template,
     executor_template,
@@ -198,8 +200,9 @@ def refusal_of(change: Object | None) -> str | None:
     return f"{change['message']}; restore the manifest, choose a new checkpoint.location, or make another {KIND}"
 
 
-def service(resource: Resource, settings: Settings) -> Object:
-    """Headless: Prometheus and the operator find the driver by it, also before it is ready."""
+def service(resource: Resource, settings: Settings, *, stands_by: bool = False) -> Object:
+    """Headless: Prometheus and the operator find the driver by it, also before it is ready. ``stands_by``: a second driver does, which is
+    not to be found."""
     return child(
         resource,
         "v1",
@@ -208,7 +211,7 @@ def service(resource: Resource, settings: Settings) -> Object:
         spec={
             **_families(settings),
             "clusterIP": "None",
-            "publishNotReadyAddresses": True,
+            "publishNotReadyAddresses": not stands_by,
             "selector": resource.selected(names.DRIVER),
             "ports": [{"name": "http", "port": PORT, "protocol": "TCP", "targetPort": "http"}],
         },
@@ -337,13 +340,19 @@ def deployment(
         resource.base,
         metadata={"annotations": annotations},
         spec={
-            "replicas": 0 if is_suspended or mismatch(observed, wanted) is not None else 1,
+            "replicas": 0 if is_suspended or mismatch(observed, wanted) is not None else drivers_of(template),
             "revisionHistoryLimit": 2,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": resource.selected(names.DRIVER)},
             "template": template,
         },
     )
+
+
+def drivers_of(template: Object) -> int:
+    """How many drivers a pod template of theirs is for: one, or one that works and one that stands by."""
+    arguments = [argument for container in template["spec"]["containers"] for argument in container.get("args") or []]
+    return 2 if STANDBY in arguments else 1
 
 
 def _applied_template(observed: Object) -> Object:

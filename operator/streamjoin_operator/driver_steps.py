@@ -14,6 +14,7 @@ from streamjoin_operator import api, children, names
 from streamjoin_operator.drift import Object
 from streamjoin_operator.driver import Measured, Report
 from streamjoin_operator.evidence import EventsOf, trouble_among, trouble_of_driver
+from streamjoin_operator.executors import executors_at_work
 from streamjoin_operator.facts import asked_of
 from streamjoin_operator.nodes import wish_for_fewer
 from streamjoin_operator.pod_templates import BLOCKS_PORT, EXCHANGE_PORT, executor_pod
@@ -157,7 +158,7 @@ class DriverSteps:
     async def _trouble_of_executors(self, reconciliation: Reconciliation, workers: int) -> Trouble | None:
         """Why executors of so many workers are not there."""
         resource, derived, memo = reconciliation.resource, reconciliation.derived, reconciliation.memo
-        pods = await self._ports.api.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR))
+        pods = await executors_at_work(self._ports.api, resource)
         trouble = await self._split_claim(reconciliation)
         trouble = trouble or await trouble_among(self._ports.api, self._events(memo), pods, EXECUTORS, self._ports.now)
         if trouble is None and derived.manifest is not None:

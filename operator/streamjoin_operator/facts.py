@@ -43,7 +43,9 @@ class Facts:
     deleting: tuple[Reason, str] | None = None
     """How far its deletion is, where the state goes with it."""
     driver_wanted: bool = False
-    """Whether there is a Deployment of one."""
+    """Whether there is a Deployment that has pods."""
+    stands_by: bool = False
+    """Whether there are two drivers, one of which stands by."""
     driver_pods: int = 0
     driver_ready: bool = False
     trouble: Trouble | None = None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from streamjoin_operator import api, names
+from streamjoin_operator import api
 from streamjoin_operator.api import Api, ApiError
 from streamjoin_operator.drift import Object
+from streamjoin_operator.executors import executors_at_work
 from streamjoin_operator.resource import Resource
 from streamjoin_operator.settings import Settings
 
@@ -39,7 +40,7 @@ async def wish_for_fewer(wish: Object, running: int, of: Api, settings: Settings
     if workers >= running or not settings.read_nodes:
         return wish
     executors: dict[str, list[str]] = {}
-    for pod in await of.list(api.POD, resource.namespace, names.selector(resource.name, names.EXECUTOR)):
+    for pod in await executors_at_work(of, resource):
         executor = (pod["metadata"].get("labels") or {}).get(EXECUTOR_ID)
         if executor is not None and pod["spec"].get("nodeName"):
             executors.setdefault(pod["spec"]["nodeName"], []).append(executor)

@@ -323,11 +323,17 @@ def described(body: Object, now: datetime) -> str:
         ["cost", _cost(status, now)],
         ["image", status.get("image", "-")],
         ["queries", _queries(status)],
+        *([["standby", _standby(status["standby"])]] if "standby" in status else []),
         *([["slept" if "wokenAt" in status["sleep"] else "sleeps", _sleep(status["sleep"])]] if "sleep" in status else []),
         ["memory of a worker", status.get("memory", "-")],
         ["manifest", _seen(body)],
     ]
     return "\n".join([table(lines), "", _condition_table(status)])
+
+
+def _standby(standby: Object) -> str:
+    took_over = f", took over at {standby['tookOverAt']}" if "tookOverAt" in standby else ""
+    return f"{standby.get('state', '-')}{took_over}"
 
 
 def explained(body: Object, events: Sequence[Object], now: datetime) -> str:

@@ -49,6 +49,8 @@ FETCHED_BYTES = 4 << 30
 """Of a query's process: what it fetches (``streamjoin.query.messages.Limits``)."""
 DISK = {"requests": {"ephemeral-storage": "1Gi"}}
 """Of a container that writes scratch files and a log: so much is taken into account where its pod is to run."""
+STANDBY = "--standby"
+"""The argument of a driver that waits until no other is at work."""
 DRIVER_GRACE_SECONDS = 60
 """A running epoch is finished before the driver stops."""
 LOST_NODE_SECONDS = 30
@@ -79,6 +81,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
         f"--executor-grace-seconds={executor_hooks.grace_seconds(manifest)}",
         f"--port={PORT}",
         f"--api-token-file={TOKEN_PATH}/token",
+        *([STANDBY] if manifest.spec.driver.standby else []),
     ]
     container = {
         "name": names.DRIVER,
@@ -100,7 +103,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
         ],
         "resources": merge(DISK, {"requests": {"cpu": DRIVER_CPU, "memory": driver_memory}, "limits": {"memory": driver_memory}}),
-        **_probes(60),
+        **_probes(60, "/readyz" if manifest.spec.driver.standby else "/healthz"),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the last line says what was wrong, and the status repeats it
         "securityContext": _container_security(),
         "volumeMounts": [
@@ -121,6 +124,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
             for key in ("not-ready", "unreachable")
         ],
+        **({"affinity": _standing_by(resource, manifest)} if manifest.spec.driver.standby else {}),
         "containers": [container],
         "volumes": [
             {"name": names.FILES_VOLUME, "configMap": {"name": files}},
@@ -271,7 +275,7 @@ def queries_template(resource: Resource, manifest: Manifest, settings: Settings,
         "volumeMounts": [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}],
     }
     spec = {
-        "affinity": _apart(resource) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
+        "affinity": _apart(resource, names.QUERIES) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource),
         "volumes": [
             _secret_volume("token", names.queries_name(resource.name)),
             _scratch(str(Memory(Memory.parse(SMALL_SCRATCH).bytes + queries.processes * FETCHED_BYTES))),
@@ -346,9 +350,14 @@ def _asked_of(document: Object) -> Object:
     return {**document, "spec": {name: value for name, value in document["spec"].items() if name not in left_out}}
 
 
-def _apart(resource: Resource) -> Object:
+def _apart(resource: Resource, component: str) -> Object:
     """One that is lost with its node is to leave others."""
-    return {"podAntiAffinity": _preferring(resource.selected(names.QUERIES))}
+    return {"podAntiAffinity": _preferring(resource.selected(component))}
+
+
+def _standing_by(resource: Resource, manifest: Manifest) -> Object:
+    """Of two drivers. A claim that is there may be for one node, where a standby is of some use as well."""
+    return _apart(resource, names.DRIVER) if manifest.spec.checkpoint.persistent_volume_claim is None else _beside(resource)
 
 
 def _beside(resource: Resource) -> Object:
@@ -361,11 +370,15 @@ def _preferring(labels: Object) -> Object:
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
-def _probes(starts_seconds: int) -> Object:
-    """Of a container that serves the engine's port, which may take so long to."""
+def _probes(starts_seconds: int, ready: str = "/healthz") -> Object:
+    """Of a container that serves the engine's port, which may take so long to. ``ready``: where it is asked whether it is ready."""
     asked = {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTP"}}
+    is_ready = {"httpGet": {**asked["httpGet"], "path": ready}}
     slow = {"initialDelaySeconds": starts_seconds, "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 6}
-    return {"readinessProbe": {**asked, "periodSeconds": 5, "timeoutSeconds": 3}, "livenessProbe": {**asked, **slow}}
+    return {
+        "readinessProbe": {**is_ready, "periodSeconds": 1 if ready != "/healthz" else 5, "timeoutSeconds": 3},
+        "livenessProbe": {**asked, **slow},
+    }
 
 
 def _reach(manifest: Manifest, container_name: str) -> Object:

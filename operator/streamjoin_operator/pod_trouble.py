@@ -128,7 +128,7 @@ def first_unexplained(pods: Sequence[Object], of: Several, now: float) -> Object
     for pod in living_among(pods):
         trouble = _trouble_of_one(pod, of, now, ())
         is_told = trouble is not None and trouble.reason not in UNEXPLAINED
-        if not is_told and not _is_ready(pod):
+        if not is_told and not is_ready(pod):
             return pod
     return None
 
@@ -226,7 +226,7 @@ def condition_of(pod: Object, kind: str) -> Object:
     return found
 
 
-def _is_ready(pod: Object) -> bool:
+def is_ready(pod: Object) -> bool:
     return bool(condition_of(pod, "Ready").get("status") == "True")
 
 

@@ -40,6 +40,7 @@ class Reason(Enum):
     Suspended = "spec.suspend is true; the state is kept."
     SuspendedWhenIdle = "No stream has had a record for spec.idle.after; the state is kept, and the first record wakes the join."
     SuspendedBySchedule = "It is a time of spec.suspendDuring; the state is kept."
+    StandbyTookOver = "The driver at work was gone, and the one that stood by goes on from the last commit."
     Woken = "A join that slept goes on; the message says why."
     WatcherFails = "The sources of a join that sleeps cannot be asked; the message says why, and after five minutes the join is woken."
     Suspending = "The driver finishes its epoch and stops."

@@ -193,6 +193,11 @@ class Reconciliation:
         return has_ready(self.deployment)
 
     @property
+    def stands_by(self) -> bool:
+        """Whether there are two drivers, one of which stands by."""
+        return self.deployment is not None and children.drivers_of(self.deployment["spec"]["template"]) > 1
+
+    @property
     def is_rolling(self) -> bool:
         """Whether the driver's pod is not yet of the newest template: the pod before it may still be ready."""
         if self.deployment is None or not self.deployment["spec"].get("replicas"):

@@ -66,6 +66,7 @@ class Reporter:
             reconciliation.body = after
             self._seen.saw(after)
             reconciliation.events += first_plans(stored, written) + transitions(stored, written) + plans_given_up(stored, written)
+            reconciliation.events += taken_over(stored, written)
         self._ports.on_step("post")
         await self.post(reconciliation)
         return held
@@ -100,6 +101,7 @@ class Reporter:
             trying=reconciliation.trying,
             definition_lacks=self._definition.lacks,
             driver_wanted=reconciliation.deployment is not None and bool(reconciliation.deployment["spec"].get("replicas")),
+            stands_by=reconciliation.stands_by,
             driver_pods=len(reconciliation.pods) or deployed.get("replicas", 0),
             driver_ready=reconciliation.is_driver_ready,
             trouble=reconciliation.trouble,
@@ -222,6 +224,14 @@ def first_plans(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
         return []
     is_refused = any(condition["reason"] == Reason.FirstPlanTooFull.name for condition in after["conditions"])
     return [] if is_refused else [("Normal", Reason.FirstPlan, shown["message"])]
+
+
+def taken_over(before: Object, after: Object) -> list[tuple[str, Reason, str]]:
+    """The event for a standby that has become the driver at work since."""
+    known, at = ((status.get("standby") or {}).get("tookOverAt") for status in (before, after))
+    if at in (None, known):
+        return []
+    return [("Normal", Reason.StandbyTookOver, f"at {at} the driver at work was gone; the one that stood by goes on from the last commit")]
 
 
 def plans_given_up(before: Object, after: Object) -> list[tuple[str, Reason, str]]:

@@ -106,11 +106,23 @@ def status(facts: Facts, before: Mapping[str, Any], now: str) -> Object:  # noqa
         written["image"] = before["image"]
     if facts.sleep is not None:
         written["sleep"] = facts.sleep.shown
+    if facts.stands_by and not facts.suspended and facts.deleting is None:
+        written["standby"] = _standby(facts, before.get("standby") or {})
     if facts.queries is not None:
         written["queries"] = dict(facts.queries)
     if facts.memory is not None:
         written["memory"] = facts.memory.arithmetic()
     return written
+
+
+def _standby(facts: Facts, before: Mapping[str, Any]) -> Object:
+    """How far the driver that stands by is, in the words of the one at work, and when it last took over."""
+    health = facts.report.health if facts.report is not None else {}
+    if not health:
+        return dict(before) or {"state": "Starting"}
+    state = "Missing" if health.get("standby") is None else health["standby"]["state"]
+    took_over_at = before.get("tookOverAt") if health.get("tookOverAt") is None else instant(health["tookOverAt"])
+    return {"state": state} | ({} if took_over_at is None else {"tookOverAt": took_over_at})
 
 
 def status_of_failure(facts: Facts, before: Mapping[str, Any], now: str) -> Object:
@@ -202,19 +214,22 @@ def _scaling(facts: Facts, before: Mapping[str, Any]) -> Object:
     if facts.most_workers is None or facts.workers_per_executor is None:
         most = last.get("maxExecutors")
     else:
-        most = executors_for(facts.most_workers, facts.workers_per_executor)
+        most = executors_for(facts.most_workers, facts.workers_per_executor) * (2 if facts.stands_by else 1)
     if most is not None:
         written["cost"] = rolled(last or None, at=facts.at, executors=_executors(facts, last), most=most, price=facts.price)
     return written
 
 
 def _executors(facts: Facts, last: Mapping[str, Any]) -> int:
-    """That there are, by the workers; as many as before while the driver does not say, or it is not known how many workers share one."""
+    """That there are, by the workers, and those of a standby; as many as before while the driver does not say, or it is not known how many
+    workers share one."""
     if not facts.driver_pods or not facts.driver_ready:
         return 0
     plan = facts.report.plan if facts.report is not None else {}
     if plan and facts.workers_per_executor is not None:
-        return executors_for(int(plan.get("readyWorkers", plan["workers"])), facts.workers_per_executor)
+        standby = (facts.report.health.get("standby") if facts.report is not None else None) or {"workers": 0}
+        of_each = (int(plan.get("readyWorkers", plan["workers"])), standby["workers"])
+        return sum(executors_for(workers, facts.workers_per_executor) for workers in of_each)
     return int(last.get("executors", 0))
 
 

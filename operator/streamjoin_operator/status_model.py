@@ -193,6 +193,16 @@ class QueriesStatus(Part):
     """Likewise over Arrow Flight, where spec.queries.flight is set."""
 
 
+class StandbyStatus(Part):
+    """The driver of spec.driver.standby."""
+
+    state: Literal["Missing", "Starting", "Ready"] | None = None
+    """Ready: it has as many workers ready as the join has. Starting: not yet all of them. Missing: the driver at work has no connection to
+    it."""
+    took_over_at: Instant | None = None
+    """When a standby last became the driver at work."""
+
+
 class SleepStatus(Part):
     """The last time that the join was suspended by itself (spec.idle, spec.suspendDuring)."""
 
@@ -253,6 +263,8 @@ class Status(Part):
     """When the last epoch was committed, to five minutes; exact while the join stands still."""
     sleep: SleepStatus | None = None
     """The last time that the join was suspended by itself."""
+    standby: StandbyStatus | None = None
+    """The driver that stands by, where one is asked for (spec.driver.standby)."""
     queries: QueriesStatus | None = None
     """The servers of spec.queries, where there are any."""
     memory: Sentence | None = None

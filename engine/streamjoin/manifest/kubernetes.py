@@ -44,6 +44,14 @@ class Pods(Part):
     """A pod template, merged strategically over the operator's own."""
 
 
+class Driver(Pods):
+    """Kubernetes: the driver's pods."""
+
+    standby: bool = False
+    """true: a second driver, with as many executors of its own, is ready to take over when the one at work dies (docs/recovery.md). It
+    requests the same resources again. A change restarts the join."""
+
+
 class Backup(Part):
     """Kubernetes: StreamJoinSnapshots that the operator makes by the clock."""
 

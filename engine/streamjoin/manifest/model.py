@@ -37,7 +37,7 @@ from streamjoin.manifest.field_types import (
     TimeOfDay,
     TimeZone,
 )
-from streamjoin.manifest.kubernetes import Backup, Idle, Logging, Metrics, Pods, Queries, Security
+from streamjoin.manifest.kubernetes import Backup, Driver, Idle, Logging, Metrics, Pods, Queries, Security
 from streamjoin.manifest.part import Part
 from streamjoin.manifest.prometheus import Prometheus
 from streamjoin.manifest.quantity import Cpu, Duration, Memory
@@ -453,8 +453,8 @@ class Spec(Part):
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Kubernetes: the engine's image. By default that of the operator's own release: streamjoin-engine, or streamjoin-engine-tables for a
     join with a Delta or Iceberg table."""
-    driver: Pods = Pods()
-    """Kubernetes: the driver's pod."""
+    driver: Driver = Driver()
+    """Kubernetes: the driver's pod, and whether another stands by."""
     executor: Pods = Pods()
     """Kubernetes: the workers' pods."""
     cleanup: Pods = Pods()

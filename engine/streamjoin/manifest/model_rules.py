@@ -101,6 +101,11 @@ def _joins_not_there(where: str, spec: model.Spec) -> Check:
             yield Problem(f"{where}.streams[{index}].source.join", read, message)
 
 
+def _may_stand_by(spec: model.Spec) -> bool:
+    checkpoint = spec.checkpoint
+    return not spec.driver.standby or checkpoint.size is None or "ReadWriteMany" in (checkpoint.access_modes or ())
+
+
 RULES: Mapping[type[Part], tuple[Rule, ...]] = {
     sources.Source: (exactly_one(*names_of(sources.Source)),),
     sinks.Sink: (exactly_one(*names_of(sinks.Sink)),),
@@ -287,6 +292,14 @@ RULES: Mapping[type[Part], tuple[Rule, ...]] = {
             lambda spec: spec.scaling.vertical == "Off" or spec.workers.capacity is spec.workers.capacity_tuples is None,
             'needs a capacity that follows from the memory; remove workers.capacity and workers.capacityTuples, or set "Off"',
             field="scaling.vertical",
+        ),
+        rule(
+            "!self.driver.standby || !has(self.checkpoint.size)"
+            " || (has(self.checkpoint.accessModes) && self.checkpoint.accessModes.exists(m, m == 'ReadWriteMany'))",
+            _may_stand_by,
+            "needs a checkpoint that pods on several nodes reach, and the claim that is created is ReadWriteOnce; add ReadWriteMany to"
+            " checkpoint.accessModes, or give checkpoint.location an object store",
+            field="driver.standby",
         ),
         rule(
             "!has(self.scaling.budget) || self.joins.exists(j, !has(j.type) || j.type == 'inner')",
