@@ -169,6 +169,8 @@ class FakeDriver:
         self.snapshots_wait: str | None = None
         self.watermark_held: dict[str, Any] | None = None
         self.idle_seconds: float | None = None
+        self.standby: Object | None = None
+        self.took_over_at: float | None = None
         self.measured_generation: int | None = None
         self.savepoints: dict[str, Object] = {}
         """By name, what is kept."""
@@ -196,6 +198,7 @@ class FakeDriver:
                     facts = {"state": driver.state, "lastError": driver.last_error, "lastFailure": driver.last_failure}
                     facts |= {"stalled": driver.stalled, "committedAt": 1.8e9, "snapshotsWait": driver.snapshots_wait}
                     facts |= {"watermarkHeld": driver.watermark_held, "idleSeconds": driver.idle_seconds}
+                    facts |= {"standby": driver.standby, "tookOverAt": driver.took_over_at}
                     self.answer(200, json.dumps(facts).encode())
                 elif path == "/v1/plan" and driver.has_plan:
                     driver.polls += 1

@@ -29,7 +29,7 @@ from streamjoin.controlplane.driver import Driver
 from streamjoin.controlplane.refusals import PlanRefused
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.job import Job
-from streamjoin.state.log import Superseded
+from streamjoin.state.log import Superseded, read_latest
 from streamjoin.state.storage import ObjectStorage, StorageError
 from test_replan import Unreliable, next_plan
 
@@ -138,6 +138,8 @@ class World:
         """A driver, as the program runs it: whether it has joined all input."""
         driver, rng = self._driver(job, inputs, self.rng, trouble=True), self.rng
         try:
+            if rng.random() < 0.5:
+                self._stand_by(driver)
             driver.start()
             for _ in range(MOST_STEPS):
                 between(driver)
@@ -159,6 +161,17 @@ class World:
             self.happened["ended by its storage"] += 1
             self._ended_by = str(error)
         return False
+
+    def _stand_by(self, driver: Driver) -> None:
+        """As a standby that takes the driver at work for gone, whether it is or not."""
+        while True:
+            latest = read_latest(ObjectStorage(str(self.root / "state")))
+            try:
+                driver._log.claim_after(0 if latest is None else latest.incarnation)
+            except Superseded:
+                self.happened["outrun"] += 1
+            else:
+                return
 
     def _meets(self, request: str, *, before: bool) -> None:
         """What happens to the process that is at this request."""

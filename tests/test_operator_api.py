@@ -187,6 +187,47 @@ def test_spec_changes_by_class(cluster: Cluster) -> None:
         wait_for("the class", lambda: cluster.status()["change"]["class"] == "Restart")
 
 
+def test_a_standby_comes_is_told_of_takes_over_and_goes(cluster: Cluster) -> None:
+    def replicas() -> int:
+        return int(cluster.child("Deployment")["spec"]["replicas"])
+
+    with cluster.operator():
+        cluster.run()
+        assert "standby" not in cluster.status()
+        cluster.change({"driver": {"standby": True}})
+        wait_for("a second driver", lambda: replicas() == 2)
+        cluster.await_running("one")
+        container = cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]
+        assert "--standby" in container["args"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert not cluster.child("Service")["spec"].get("publishNotReadyAddresses")
+        assert cluster.status()["change"]["class"] == "Restart"
+        wait_for("it is missed", lambda: cluster.status().get("standby") == {"state": "Missing"})
+        cluster.driver.standby = {"state": "Ready", "workers": 1}
+        wait_for("it is ready", lambda: cluster.status().get("standby") == {"state": "Ready"})
+        wait_for("its executors are counted", lambda: cluster.status()["cost"]["executors"] == 2)
+        cluster.driver.standby, cluster.driver.took_over_at = {"state": "Starting", "workers": 0}, 1.8e9
+        taken = {"state": "Starting", "tookOverAt": "2027-01-15T08:00:00Z"}
+        wait_for("it has taken over", lambda: cluster.status().get("standby") == taken)
+        wait_for("it is told", lambda: "StandbyTookOver" in {event["reason"] for event in cluster.events()})
+        cluster.change({"suspend": True})
+        wait_for("both are stopped", lambda: replicas() == 0)
+        cluster.change({"suspend": False})
+        wait_for("both are started", lambda: replicas() == 2)
+        cluster.await_running("one")
+        cluster.change({"driver": {"standby": False}})
+        wait_for("one driver", lambda: replicas() == 1)
+        cluster.await_running("one")
+        wait_for("it is told no more", lambda: "standby" not in cluster.status())
+        assert cluster.child("Service")["spec"]["publishNotReadyAddresses"]
+
+
+def test_a_standby_on_a_claim_for_one_node_is_refused(cluster: Cluster) -> None:
+    claim = {"persistentVolumeClaim": "state", "size": "1Gi"}
+    with pytest.raises(ApiError, match=r"spec\.driver\.standby.*ReadWriteMany"):
+        cluster.submit(checkpoint=claim, driver={"standby": True})
+
+
 def test_query_servers_come_are_told_of_and_go(cluster: Cluster) -> None:
     servers = {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service"}
 

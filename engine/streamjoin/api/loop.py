@@ -79,7 +79,7 @@ class Standing:
     def sentence(self) -> str:
         who = f"the driver at work ({self.writer})"
         if self.phase is Phase.TAKING_OVER:
-            return f"{who} is gone: taking over" if self.writer else "no driver can be watched: taking the checkpoint over"
+            return f"{who} is gone: taking over" if self.writer else "no other driver can be asked: this one starts"
         if self.phase is Phase.ENDED:
             return f"{who} has ended the join"
         if self.workers is None:
