@@ -41,6 +41,15 @@ OF_AN_EPOCH = (
         ("test_crashes:test_a_second_driver_takes_over_at_any_step_and_the_first_says_so",),
     ),
     Invariant(
+        "A standby claims the checkpoint only from the driver that it has watched: of several standbys one takes over, and none takes over"
+        " from another.",
+        ("state.log:CommitLog.claim", "controlplane.standby:Standby.handle"),
+        (
+            "test_standby:test_of_two_standbys_one_takes_over_and_the_other_watches_it",
+            "test_simulated:test_whatever_drivers_meet_is_as_if_there_had_been_one",
+        ),
+    ),
+    Invariant(
         "Everything that a commit names is durable before the commit. Nobody reads a file that no commit names.",
         ("dataplane.joined:Joined.report", "dataplane.writes:Writes.wait"),
         ("test_power:test_the_power_may_be_lost_at_any_call", "test_crashes:test_a_task_may_die_after_it_staged_its_runs"),

@@ -163,9 +163,10 @@ class World:
         return False
 
     def _stand_by(self, driver: Driver) -> None:
-        """As a standby that takes the driver at work for gone, whether it is or not."""
+        """As a standby that takes the driver at work for gone, whether it is or not, a while after it has seen that in the log."""
         while True:
             latest = read_latest(ObjectStorage(str(self.root / "state")))
+            greenlet.getcurrent().parent.switch(False)
             try:
                 driver._log.claim_after(0 if latest is None else latest.incarnation)
             except Superseded:
