@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ STORIES: dict[str, tuple[list[Step], Phase]] = {
     "a connection breaks": ([*WAITS, *GONE[:-2], (9.6, Beat(3), []), (9.6, Broken(), [])], Phase.WAITING),
     "the driver is silent": ([*WAITS, (SILENT_SECONDS, Ticked(), [Look()]), (6, FIRST, [Claim(1)])], Phase.TAKING_OVER),
     "nobody was ever there": ([*WAITS[:2], (SILENT_SECONDS, Ticked(), [Look()]), (6, FIRST, [Claim(1)])], Phase.TAKING_OVER),
+    "it cannot be reached, and commits": (
+        [
+            *(*WAITS[:2], (SILENT_SECONDS, Ticked(), [Look()]), (5, replace(FIRST, sequence=7), [ASKED])),
+            *((5 + SILENT_SECONDS, Ticked(), [Look()]), (10, replace(FIRST, sequence=7), [Claim(1)])),
+        ],
+        Phase.TAKING_OVER,
+    ),
+    "it was heard, and its last commits count for nothing": (
+        [*WAITS, *GONE, (10, replace(FIRST, sequence=7), [Claim(1)])],
+        Phase.TAKING_OVER,
+    ),
     "another took over before it looked": ([*WAITS, *GONE, (10, SECOND, [Ask("http://second", "b")])], Phase.WAITING),
     "another takes over before it claims": (
         [*WAITS, *GONE, (10, FIRST, [Claim(1)]), (10, Outrun(), [Look()]), (10, SECOND, [Ask("http://second", "b")])],

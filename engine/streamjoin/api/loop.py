@@ -83,7 +83,7 @@ class Standing:
         if self.phase is Phase.ENDED:
             return f"{who} has ended the join"
         if self.workers is None:
-            return f"standby: looking for {who}"
+            return f"standby: {who} has not answered yet"
         return f"standby: {who} has {_workers(self.workers)}; {_workers(self.ready)} ready here"
 
 

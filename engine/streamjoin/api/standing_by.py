@@ -183,7 +183,7 @@ class StandingBy:
         if latest is None:
             return Found(0)
         join_changes(self._job, latest.checkpoint, self._storage.url)  # better now than when it is to take over
-        return Found(latest.incarnation, latest.writer, latest.address)
+        return Found(latest.incarnation, latest.writer, latest.address, latest.sequence)
 
     def _claimed(self, after: int) -> Claimed | Outrun:
         self._hang_up()

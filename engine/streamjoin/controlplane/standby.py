@@ -8,6 +8,8 @@ Always holds:
 
 - It claims only from the driver that it has watched, and only after the log still named that one (``CommitLog.claim_after``). So of
   several standbys one takes over, and the others watch that one.
+- A driver that was never heard is given up only if the log has stood still since it was found: one that cannot be reached from here, and
+  commits, is left alone.
 - A driver that was given up though it lives costs a restart and no result: the claim makes its next commit fail.
 - Once it is active, or has ended, nothing follows.
 
@@ -57,6 +59,8 @@ class Found:
     writer: str = ""
     address: str | None = None
     """Where that one can be asked; None: it has no port."""
+    sequence: int = 0
+    """Of the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +182,11 @@ class Standby:
         return self._heard(event, at) if self.phase is Phase.WAITING else []
 
     def _found(self, found: Found, at: float) -> list[Instruction]:
-        if found.address is None or found.incarnation == self._given_up:
+        commits = self.workers is None and found.sequence > self.watched.sequence
+        if found.address is None or (found.incarnation == self._given_up and not commits):
             self.phase = Phase.TAKING_OVER
             return [Claim(found.incarnation)]
+        self._given_up = -1
         self.phase, self.watched, self.workers = Phase.WAITING, found, None
         self._heard_at, self._refusals, self._ask_at = at, 0, None
         return [self._ask()]
