@@ -485,6 +485,14 @@ CASES = [
         also=("max: 6,", "max: 6, maxMemory: 8Gi,"),
     ),
     bad(
+        "a standby on a claim for one node",
+        "driver: {podTemplate: {metadata: {labels: {team: a}}}}",
+        "driver: {standby: true}",
+        "spec.driver.standby: true needs a checkpoint that pods on several nodes reach, and the claim that is created is ReadWriteOnce; add"
+        " ReadWriteMany to checkpoint.accessModes, or give checkpoint.location an object store",
+        also=("checkpoint: {location: out/state}", "checkpoint: {persistentVolumeClaim: state, size: 1Gi}"),
+    ),
+    bad(
         "more memory without a most",
         "scaling: {mode: Enforce,",
         "scaling: {mode: Enforce, vertical: Recommend,",

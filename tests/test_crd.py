@@ -95,6 +95,7 @@ SCALING = "scaling: {mode: Enforce, tau0: 0.2, tau2: 0.8, scaleUpAfter: 30s}"
 VERTICAL = "mode: Enforce", "mode: Enforce, vertical: Recommend"
 LARGER = GOOD.replace("max: 6,", "max: 6, maxMemory: 16Gi,")
 CHECKPOINT = "checkpoint: {location: out/state}"
+STOOD_BY = GOOD.replace("driver: {", "driver: {standby: true, ")
 MORE = """
     - name: unpaid
       type: semi
@@ -131,6 +132,11 @@ ACCEPTED = [
     accepted("rows", (WINDOW, "window: {rows: 1000}")),
     accepted("a capacity in bytes", ("capacityTuples: 1000", "capacity: 512Mi")),
     accepted("no capacity", ("capacityTuples: 1000, ", "")),
+    accepted(
+        "a standby on a claim for several nodes",
+        (CHECKPOINT, "checkpoint: {persistentVolumeClaim: state, size: 1Gi, accessModes: [ReadWriteMany]}"),
+        good=STOOD_BY,
+    ),
     accepted("more memory", ("capacityTuples: 1000", "maxMemory: 16Gi"), ("mode: Enforce", "mode: Enforce, vertical: Enforce")),
     accepted("more memory in words of its own", ("capacityTuples: 1000", "maxMemory: 2147483649")),
     accepted("unbounded", (WINDOW, "window: {unbounded: true}")),
@@ -442,6 +448,14 @@ REFUSED = [
     refused("most memory that is no more", "max: 6,", "max: 6, maxMemory: 2048Mi,", "spec.workers.maxMemory", "above resources.memory"),
     refused("more memory and a capacity", *VERTICAL, "spec.scaling.vertical", "remove workers.capacity", good=LARGER),
     refused("any more memory", *VERTICAL, "spec.scaling.vertical", "give workers.maxMemory", good=LARGER.replace("maxMemory: 16Gi,", "")),
+    refused(
+        "a standby on a claim for one node",
+        CHECKPOINT,
+        "checkpoint: {persistentVolumeClaim: state, size: 1Gi}",
+        "spec.driver.standby",
+        "add ReadWriteMany",
+        good=STOOD_BY,
+    ),
     refused("two capacities", "capacityTuples: 1000", "capacityTuples: 1000, capacity: 1Gi", "spec.workers.capacity", "keep one"),
     refused("next to no capacity", "capacityTuples: 1000", "capacity: 1", "spec.workers.capacity", "must be at least 1Ki and at most 16Ti"),
     refused("no workers", "min: 2, max: 6", "min: 0, max: 6", "spec.workers.min", "greater than or equal to 1"),
@@ -825,6 +839,7 @@ STATUS: Object = {
         "url": "http://sj-one-queries.default.svc:8080/v1/query",
         "flight": "grpc://sj-one-queries.default.svc:8081",
     },
+    "standby": {"state": "Ready", "tookOverAt": "2026-01-01T00:00:00Z"},
     "sleep": {
         "reason": "SuspendedWhenIdle",
         "since": "2026-01-01T00:00:00Z",

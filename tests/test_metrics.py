@@ -695,7 +695,7 @@ def test_the_server_answers_prometheus_and_health_checks(run: Run) -> None:
         assert server.url.startswith("http://127.0.0.1:")
         status, kind, body = get(f"{server.url}/healthz")
         assert (status, kind) == (200, "application/json")
-        unknown = dict.fromkeys(("epoch", "secondsSinceCommit", "committedAt", "stalled", "lastError"))
+        unknown = dict.fromkeys(("standby", "tookOverAt", "epoch", "secondsSinceCommit", "committedAt", "stalled", "lastError"))
         assert json.loads(body) == {"name": "test", "state": "starting", **unknown}
         run.watched.start()
         run.steps(2)
