@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.io.base import Position, Records, SourceError, SourcePlan, Split
+from streamjoin.io.base import Position, Records, SourcePlan, Split, no_records
 from streamjoin.io.generator_columns import (
     ChoiceValues,
     Chunk,
@@ -60,15 +60,6 @@ class GeneratorConfig:
     """Event times are moved back by a random amount up to this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GeneratorSplit(Split):
-    """Rows first_record .. first_record + records - 1."""
-
-    @property
-    def name(self) -> str:
-        return f"rows {self.first_record} to {self.first_record + self.records}"
-
-
 class GeneratorSource:
     """Plans ranges of rows.
 
@@ -76,8 +67,7 @@ class GeneratorSource:
     """
 
     def __init__(self, config: GeneratorConfig, schema: pa.Schema, event_time: str | None) -> None:
-        """Raises SourceError for a column that has no generator, or one that does not fit its type."""
-        config.rate.check()
+        """``config``: of a manifest, which says that it fits the schema. Raises SourceError where the event time is no timestamp."""
         self.config = config
         self._reader = GeneratorReader(config, schema, event_time)
         self._reader.compile()
@@ -99,7 +89,7 @@ class GeneratorSource:
             due = due if total is None else min(due, total)
         end = first + max(limit_records, 0) if due is None else max(first, min(first + max(limit_records, 0), due))
         most = min(SPLIT_ROWS, split_records or SPLIT_ROWS)
-        splits = tuple(GeneratorSplit(first_record=at, records=min(most, end - at)) for at in range(first, end, most))
+        splits = tuple(Split(first_record=at, records=min(most, end - at)) for at in range(first, end, most))
         backlog = limit_records if due is None else max(due - end, 0)
         exhausted = total is not None and end >= total
         event_now = self.config.start_micros + self._event_micros(end - 1)
@@ -140,7 +130,7 @@ class GeneratorReader:
     schema: pa.Schema
     event_time: str | None
 
-    def read(self, split: GeneratorSplit) -> Iterator[Records]:
+    def read(self, split: Split) -> Iterator[Records]:
         """The split as one batch. 5 to 10 million rows a second and core for two integer columns."""
         yield Records(self.rows(split.first_record, split.records))
 
@@ -153,32 +143,22 @@ class GeneratorReader:
             chunk = Chunk(rows, self.config.rate)
             chunks.append(pa.record_batch([make(chunk) for make in columns], schema=self.schema))
         if not chunks:
-            return pa.record_batch([pa.array([], item.type) for item in self.schema], schema=self.schema)
+            return no_records(self.schema)
         if len(chunks) == 1:
             return chunks[0]
         return pa.concat_batches(chunks)
 
     def compile(self) -> list[Callable[[Chunk], pa.Array]]:
-        """For each column of the schema a function that makes it. Raises SourceError for what cannot be generated."""
+        """For each column of the schema a function that makes it."""
         config = self.config
         specs = {name.casefold(): values for name, values in config.columns.items()}
-        known = {item.name.casefold() for item in self.schema}
-        for name in config.columns:
-            if name.casefold() not in known:
-                names = ", ".join(self.schema.names)
-                raise SourceError(f"generator.columns.{name}: the schema has no such column; it has {names}")
-        makers = []
-        for item in self.schema:
-            values = specs.get(item.name.casefold())
-            if self.event_time is not None and item.name.casefold() == self.event_time.casefold():
-                if values is not None:
-                    raise SourceError(f"generator.columns.{item.name}: is the event time, which the rate decides; remove it")
-                makers.append(event_time_maker(config.seed, item, config.start_micros, config.out_of_order_micros))
-            elif values is None:
-                raise SourceError(f"generator.columns.{item.name}: is missing; add it, or remove the column from the schema")
-            else:
-                makers.append(column_maker(config.seed, item, values))
-        return makers
+        time_column = None if self.event_time is None else self.event_time.casefold()
+        return [
+            event_time_maker(config.seed, item, config.start_micros, config.out_of_order_micros)
+            if item.name.casefold() == time_column
+            else column_maker(config.seed, item, specs[item.name.casefold()])
+            for item in self.schema
+        ]
 
 
 def open_source(model: models.GeneratorSource, reading: Reading) -> GeneratorSource:

@@ -9,8 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from streamjoin.io.base import SourceError
-
 SECOND = 1_000_000
 """In microseconds, as all times here."""
 
@@ -20,9 +18,6 @@ class ConstantRate:
     """Always the same rate, in tuples per second of event time."""
 
     per_second: float
-
-    def check(self) -> None:
-        _positive("rate.constant", self.per_second)
 
     def event_micros(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(np.floor(rows * float(SECOND) / self.per_second))
@@ -35,12 +30,6 @@ class RampRate:
     start: float
     end: float
     over_seconds: float
-
-    def check(self) -> None:
-        if self.start < 0:
-            raise SourceError(f"rate.ramp.from: {self.start} must not be negative")
-        _positive("rate.ramp.to", self.end)
-        _positive("rate.ramp.over", self.over_seconds)
 
     def event_micros(self, rows: np.ndarray) -> np.ndarray:
         # i = start*t + slope/2*t^2, solved for t in the form in which nothing cancels:
@@ -66,12 +55,6 @@ class DiurnalRate:
     amplitude: float
     period_seconds: float
     begin_seconds: float = 0.0
-
-    def check(self) -> None:
-        _positive("rate.diurnal.mean", self.mean)
-        _positive("rate.diurnal.period", self.period_seconds)
-        if not 0 <= self.amplitude <= 1:
-            raise SourceError(f"rate.diurnal.amplitude: {self.amplitude} must lie between 0 and 1")
 
     def event_micros(self, rows: np.ndarray) -> np.ndarray:
         times, mass = _diurnal_steps(self.mean, self.amplitude, self.period_seconds, self.begin_seconds)
@@ -105,15 +88,6 @@ class SpikeRate:
     for_seconds: float
     every_seconds: float = 0
 
-    def check(self) -> None:
-        _positive("rate.spike.base", self.base)
-        _positive("rate.spike.peak", self.peak)
-        _positive("rate.spike.for", self.for_seconds)
-        if self.at_seconds < 0:
-            raise SourceError(f"rate.spike.at: {self.at_seconds} must not be negative")
-        if self.every_seconds and self.every_seconds < self.for_seconds:
-            raise SourceError(f"rate.spike.every: {self.every_seconds} s must be at least rate.spike.for ({self.for_seconds} s)")
-
     def event_micros(self, rows: np.ndarray) -> np.ndarray:
         before = self.base * self.at_seconds
         burst = self.peak * self.for_seconds
@@ -130,8 +104,3 @@ class SpikeRate:
 
 
 Rate: TypeAlias = ConstantRate | RampRate | DiurnalRate | SpikeRate
-
-
-def _positive(place: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise SourceError(f"{place}: {value} must be above 0")
