@@ -21,10 +21,10 @@ from s3 import S3Server
 from streamjoin.cli.exits import Exit
 from streamjoin.epoch.ports import EpochFailed
 from streamjoin.io.base import SinkError, Staged
-from streamjoin.io.compacting import Compaction
 from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
 from streamjoin.io.delta_table import DeltaLog
 from streamjoin.io.staging import LocalStaging, StoreStaging
+from streamjoin.io.table_sink import Compaction
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage, StorageError
 from tables import ALL_TYPES, delta_by_duckdb, delta_by_polars, delta_log, delta_rows, normal, publish_at_once, texts, typed_rows
@@ -291,7 +291,7 @@ def test_an_interrupted_compaction_leaves_the_table_as_it_is(tmp_path: Path, mon
         assert target._opened is not None
         target._opened.compactor.wait()
     assert ids(tmp_path) == [0, 1, 2]
-    assert "could not be compacted (no space left)" in " ".join(caplog.messages)
+    assert "could not be compacted (OSError: no space left)" in " ".join(caplog.messages)
 
 
 def test_the_example_fills_a_table_with_the_matches_of_the_band(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from streamjoin.controlplane.driver import Driver
 from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.delta_sink import DeltaSink, DeltaSinkConfig
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
-from streamjoin.io.refused import RefusedResults
+from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.io.table_sink import TableSink
 from streamjoin.manifest import load
 from streamjoin.runner.inline import InlineRunner
@@ -151,7 +151,7 @@ def test_a_join_whose_driver_dies_has_each_result_in_the_table_or_as_a_letter(wh
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Crash):
         if where in calls:
             name, after = calls[where]
-            die_at(patched, RefusedResults, name, after=after, visit=visit)
+            die_at(patched, Refused if name == "keep" else RefusedResults, name, after=after, visit=visit)
         run(die)
     totals = run(lambda _: None)
     assert sorted(delta_rows(tmp_path / "out").column("id").to_pylist()) == [k for k in range(20) if k % 3]

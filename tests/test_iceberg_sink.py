@@ -27,11 +27,11 @@ from s3 import S3Server
 from streamjoin.cli.exits import Exit
 from streamjoin.io import iceberg_rewrite
 from streamjoin.io.base import SinkError, Staged, UnavailableError
-from streamjoin.io.compacting import Compaction
 from streamjoin.io.iceberg_rewrite import RewriteError, rewrite
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
 from streamjoin.io.iceberg_table import IcebergTable
 from streamjoin.io.staging import LocalStaging, StoreStaging
+from streamjoin.io.table_sink import Compaction
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
 from tables import ALL_TYPES, normal, publish_at_once, texts, typed_rows

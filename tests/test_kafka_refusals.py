@@ -21,7 +21,7 @@ from streamjoin.io.base import SinkError, Staged
 from streamjoin.io.kafka_client import KafkaClient
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
 from streamjoin.io.kafka_transactions import Transactions
-from streamjoin.io.refused import RefusedResults
+from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.io.sinks import json_texts
 from streamjoin.state.storage import ObjectStorage
 from test_delta_sink import die_at
@@ -95,7 +95,7 @@ def test_a_compacted_topic_refuses_records_without_a_key(broker: KafkaBroker, to
     assert [json.loads(letter["raw"])["a"] for letter in letters_in(tmp_path / "dead")] == [1, 3]
 
 
-@pytest.mark.parametrize(("where", "name"), [(RefusedResults, "keep"), (RefusedResults, "published"), (Transactions, "commit")])
+@pytest.mark.parametrize(("where", "name"), [(Refused, "keep"), (Refused, "published"), (Transactions, "commit")])
 @pytest.mark.parametrize("after", [False, True])
 @EXACTLY
 def test_what_was_refused_stays_a_letter_although_the_topic_would_take_it_now(

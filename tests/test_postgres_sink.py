@@ -20,7 +20,7 @@ import pytest
 from harness import Crash, driver_for, make_job, run_all
 from streamjoin.io.base import SinkError, Staged, UnavailableError
 from streamjoin.io.ownership import OwnedElsewhere, Owner
-from streamjoin.io.postgres_sink import PostgresSink, PostgresSinkConfig
+from streamjoin.io.postgres_sink import Place, PostgresSink, PostgresSinkConfig
 from streamjoin.io.postgres_table import PostgresTable
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.storage import ObjectStorage
@@ -60,7 +60,8 @@ def asked(server: Any, text: str) -> list[Any]:
 
 
 def sink(server: Any, table: str, root: Path, schema: pa.Schema = SCHEMA, key: tuple[str, ...] = ("ID",), **config: Any) -> PostgresSink:
-    given = PostgresSinkConfig("127.0.0.1", server.port, "postgres", "public", table, key, 10.0, (("user", "streamjoin"),), **config)
+    place = Place("127.0.0.1", server.port, "postgres", "public", table, 10.0, (("user", "streamjoin"),))
+    given = PostgresSinkConfig(place, key, **config)
     made: PostgresSink = pickle.loads(pickle.dumps(PostgresSink(given, schema, ObjectStorage(str(root)))))
     return made
 

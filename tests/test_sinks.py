@@ -19,7 +19,7 @@ import pytest
 
 from harness import MemorySnapshots
 from streamjoin.io.base import Rejected, Sink, SinkError, Split, Staged
-from streamjoin.io.console import ConsoleSink, ConsoleSinkConfig
+from streamjoin.io.console import ConsoleSink
 from streamjoin.io.deadletter import DeadLetters
 from streamjoin.io.factory import make_sink, make_source
 from streamjoin.io.files import FilesSource
@@ -282,7 +282,7 @@ def test_json_is_what_any_parser_reads(tmp_path: Path) -> None:
 
 
 def test_the_console_shows_the_first_rows_once_they_are_committed() -> None:
-    console = pickle.loads(pickle.dumps(ConsoleSink(ConsoleSinkConfig(limit=3), SCHEMA)))
+    console = pickle.loads(pickle.dumps(ConsoleSink(3)))
     staged = stage(console, "a", batch(1, 2), batch(3)) + stage(console, "b", batch(4, 5)) + stage(console, "c")
     shown = io.StringIO()
     console.publish(staged, stream=shown)

@@ -75,12 +75,13 @@ class Postgres:
         return {"postgres": fields | {"options": {"user": "streamjoin"}}}
 
     def store(self, table: str, checkpoint: str = "one", **options: Any) -> SnapshotStore:
-        from streamjoin.results.postgres import PostgresConfig, PostgresStore
+        from streamjoin.io.postgres_sink import Place
+        from streamjoin.results.postgres import PostgresStore
 
         host, port = self.cable.address.split(":")
-        given = {"timeout_seconds": 5.0, "options": {"user": "streamjoin"}} | options
-        given.pop("keep_seconds", None)  # it is asked to let go
-        return PostgresStore(PostgresConfig(host, int(port), "postgres", "public", table, checkpoint, **given))
+        given = options.get("options", {"user": "streamjoin"})  # keep_seconds: it is asked to let go
+        seconds = options.get("timeout_seconds", 5.0)
+        return PostgresStore(Place(host, int(port), "postgres", "public", table, seconds, tuple(given.items())), checkpoint)
 
     def listed(self, table: str) -> Counter[int]:
         if not self._asked("SELECT 1 FROM pg_class WHERE relname = %s", [f"{table}_snapshots"]):
@@ -120,10 +121,12 @@ class Cassandra:
         return {"cassandra": {"hosts": host, "port": int(port), "keyspace": "test", "table": f"t{next(NAMES)}", "timeout": "5s"}}
 
     def store(self, table: str, checkpoint: str = "one", **options: Any) -> SnapshotStore:
-        from streamjoin.results.cassandra import CassandraConfig, CassandraStore
+        from streamjoin.manifest.snapshots import CassandraStore as Model
+        from streamjoin.results.cassandra import CassandraStore
 
-        host, port = self.cable.address.split(":")
-        return CassandraStore(CassandraConfig((host,), int(port), "test", table, checkpoint, **{"timeout_seconds": 5.0} | options))
+        given = {"options": options.get("options", {}), "timeout": f"{options.get('timeout_seconds', 5):g}s"}
+        model = Model.model_validate(self.model()["cassandra"] | given)
+        return CassandraStore(model, table, checkpoint, options.get("keep_seconds"))
 
     def listed(self, table: str) -> Counter[int]:
         names = _session(self._target).execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'test'")
@@ -381,7 +384,7 @@ def test_snapshots_are_let_go_when_they_are_old(world: World) -> None:
 
 
 def test_a_store_that_hangs_is_not_waited_for_without_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamjoin.results.postgres.MARGIN_SECONDS", 0.5)
+    monkeypatch.setattr("streamjoin.io.postgres_client.MARGIN_SECONDS", 0.5)
     name = f"t{next(NAMES)}"
     store = world.store(name, timeout_seconds=1.0)
 

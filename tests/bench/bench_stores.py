@@ -151,16 +151,17 @@ def postgres() -> Iterator[Server]:
     import psycopg
 
     from postgres_server import PostgresServer
-    from streamjoin.results.postgres import PostgresConfig, PostgresStore
+    from streamjoin.io.postgres_sink import Place
+    from streamjoin.results.postgres import PostgresStore
 
     with PostgresServer() as server:
-        config = PostgresConfig("127.0.0.1", server.port, "postgres", "public", "found", "one", 600.0, {"user": "streamjoin"})
+        place = Place("127.0.0.1", server.port, "postgres", "public", "found", 600.0, (("user", "streamjoin"),))
 
         def analyze() -> None:
             with psycopg.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="streamjoin", autocommit=True) as connection:
                 connection.execute("ANALYZE")
 
-        yield lambda: PostgresStore(config), analyze
+        yield lambda: PostgresStore(place, "one"), analyze
 
 
 @contextlib.contextmanager
@@ -168,7 +169,8 @@ def cassandra() -> Iterator[Server]:
     from cassandra.cluster import Cluster
 
     from cassandra_server import CassandraServer
-    from streamjoin.results.cassandra import CassandraConfig, CassandraStore
+    from streamjoin.manifest.snapshots import CassandraStore as Model
+    from streamjoin.results.cassandra import CassandraStore
 
     with CassandraServer() as server:
         host, port = server.target.split(":")
@@ -176,7 +178,8 @@ def cassandra() -> Iterator[Server]:
         session = cluster.connect()
         session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
         cluster.shutdown()
-        yield lambda: CassandraStore(CassandraConfig((host,), int(port), "bench", "found", "one", timeout_seconds=600.0)), lambda: None
+        model = Model.model_validate({"hosts": host, "port": int(port), "keyspace": "bench", "timeout": "600s"})
+        yield lambda: CassandraStore(model, "found", "one"), lambda: None
 
 
 def main() -> None:

@@ -14,13 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import ipc
 
 from streamjoin.io.arrivals import Arrivals, Stamps
 from streamjoin.state.extent import Extent
+
+if TYPE_CHECKING:
+    from streamjoin.io.ownership import Owner
+    from streamjoin.io.refused import RefusedResults
 
 MAX_BATCH_ROWS = 1 << 18
 """No batch that a reader yields has more rows."""
@@ -250,6 +255,7 @@ class Source(Protocol):
 
     def referenced(self, position: Position | None) -> frozenset[str]:
         """The names of the snapshots that ``position`` needs; all others that this source put may be deleted."""
+        return frozenset()
 
 
 @runtime_checkable
@@ -344,9 +350,13 @@ class Writer(Protocol):
 class Sink(Protocol):
     """A place where results go. Picklable: writers are made in tasks, the rest is called in the driver."""
 
+    refused: RefusedResults | None = None
+    """Where results go that the sink's server refuses; None: one ends the run."""
+
     @property
     def gather_seconds(self) -> float:
         """How long small results may wait for more, so that there are fewer files; 0: they are published with their epoch."""
+        return 0.0
 
     def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> Writer:
         """A writer for one task of one epoch.
@@ -361,6 +371,14 @@ class Sink(Protocol):
 
         Raises SinkError, StorageError.
         """
+        return list(small)
+
+    def claim(self, owner: Owner, *, takes: bool) -> None:
+        """Raises OwnedElsewhere where the output is another checkpoint's; SinkError, StorageError, UnavailableError.
+
+        ``takes``: it is this one's from now on, if it is nobody's. A sink whose output belongs to nobody does nothing.
+        """
+        return
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Makes committed results visible. Raises SinkError where some are lost, UnavailableError.
@@ -373,11 +391,18 @@ class Sink(Protocol):
 
         Returns how many.
         """
-
-
-@runtime_checkable
-class Busy(Protocol):
-    """A sink that does something beside the join, as rewriting a table's small files."""
+        return 0
 
     def finish(self) -> None:
-        """Waits for it. Raises nothing."""
+        """Waits for what the sink does beside the join, as rewriting a table's small files. Raises nothing."""
+        return
+
+
+def arrow_bytes(batches: Sequence[pa.RecordBatch], compression: str | None = None, *, is_file: bool = False) -> pa.Buffer:
+    """One or more batches of one schema in Arrow's format of streams, or, with ``is_file``, in that of files. O(bytes)."""
+    found = pa.BufferOutputStream()
+    make = ipc.new_file if is_file else ipc.new_stream
+    with make(found, batches[0].schema, options=ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return found.getvalue()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import pyarrow as pa
 
-from streamjoin.io.base import Staged
+from streamjoin.io.base import Sink, Staged
 from streamjoin.io.sinks import json_lines
 
 if TYPE_CHECKING:
@@ -17,47 +16,29 @@ if TYPE_CHECKING:
     from streamjoin.manifest.connectors.console import ConsoleSink as Model
 
 
-@dataclass(frozen=True)
-class ConsoleSinkConfig:
-    """A console sink as the manifest describes it."""
-
-    limit: int = 20
-    """How many rows of an epoch are shown."""
-
-
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Prints the first rows of each epoch as JSON lines, in the driver, once the epoch is committed.
 
     The rows travel in :attr:`Staged.text`. A crash between commit and publication shows an epoch twice.
     """
 
-    def __init__(self, config: ConsoleSinkConfig, schema: pa.Schema) -> None:
-        self.config = config
-        self.schema = schema
-
-    @property
-    def gather_seconds(self) -> float:
-        return 0.0
+    def __init__(self, limit: int) -> None:
+        """``limit``: the number of rows of an epoch that are shown."""
+        self._limit = limit
 
     def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ConsoleWriter:
-        return ConsoleWriter(self.config.limit, stem if stem is not None else name)
-
-    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        return list(small)
+        return ConsoleWriter(self._limit, stem if stem is not None else name)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False, stream: TextIO | None = None) -> None:
         """Prints; what is beyond the limit is only counted."""
         stream = stream if stream is not None else sys.stdout
-        lines = [line for file in staged for line in file.text.split("\n") if line][: self.config.limit]
+        lines = [line for file in staged for line in file.text.split("\n") if line][: self._limit]
         more = sum(file.rows for file in staged) - len(lines)
         for line in lines:
             print(line, file=stream)
         if more > 0:
             print(f"... and {more} more rows", file=stream)
         stream.flush()
-
-    def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        return 0
 
 
 class ConsoleWriter:
@@ -86,4 +67,4 @@ class ConsoleWriter:
 
 def open_sink(model: Model, writing: Writing) -> ConsoleSink:
     """See ``io.factory``."""
-    return ConsoleSink(ConsoleSinkConfig(model.limit), writing.schema)
+    return ConsoleSink(model.limit)

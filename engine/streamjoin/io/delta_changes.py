@@ -22,7 +22,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from streamjoin.io.base import SourceError, UnavailableError
 from streamjoin.io.delta_damage import LOG, NOT_OF_A_LOG, actions_of, damaged_files, damaged_transactions, is_failure
-from streamjoin.io.delta_table import brief, table_uri
+from streamjoin.io.delta_table import table_uri
+from streamjoin.io.table_sink import brief
 from streamjoin.io.table_source import Change, KeptChanges, Mark, TableFile, TableSource
 from streamjoin.location import is_url, place
 from streamjoin.state.storage import Missing, ObjectStorage, StorageError

@@ -13,17 +13,16 @@ is in the log only when it is under its final name, whole, and (on a file system
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.io.base import SinkError
-from streamjoin.io.compacting import Compaction, compaction_of
 from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
-from streamjoin.io.table_sink import TableSink
+from streamjoin.io.table_sink import Compaction, TableSink, compaction_of
 from streamjoin.location import place
 
 if TYPE_CHECKING:
@@ -51,38 +50,30 @@ class DeltaSinkConfig:
 class DeltaSink(TableSink):
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
+    config: DeltaSinkConfig
+    package = "deltalake"
+
     def __init__(self, config: DeltaSinkConfig, schema: pa.Schema, refused: RefusedResults | None = None) -> None:
         self.config = config
         columns = columns_named(schema, config.partition_by)
         files = TableFiles(schema, stored_schema(schema), columns, compression=config.compression, roll_bytes=config.roll_bytes)
         super().__init__(schema, files, refused)
-        self._staged_at = staging_at(config.path)
-        self._opened: DeltaLog | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeltaSink, (self.config, self.schema, self.refused)
 
-    @property
-    def gather_seconds(self) -> float:
-        return self.config.gather_seconds
-
     def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`."""
+        """See :class:`streamjoin.io.base.Sink`."""
         claim_directory("delta.path", self.config.path, owner, takes=takes)
 
-    @property
+    @cached_property
     def _staging(self) -> Staging:
-        return self._staged_at
+        return staging_at(self.config.path)
 
-    def _table(self) -> DeltaLog:
-        if self._opened is None:
-            try:
-                from streamjoin.io.delta_table import DeltaLog
-            except ImportError as error:
-                raise SinkError(f"delta: the package deltalake is missing ({error}); pip install 'streamjoin[tables]'") from error
-            self._opened = DeltaLog(self.config, self._files)
-        self._opened.open()
-        return self._opened
+    def _loaded(self) -> DeltaLog:
+        from streamjoin.io.delta_table import DeltaLog
+
+        return DeltaLog(self.config, self._files)
 
 
 def open_sink(model: Model, writing: Writing) -> DeltaSink:

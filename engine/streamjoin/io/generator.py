@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.io.base import Position, Records, SourcePlan, Split, no_records
+from streamjoin.io.base import Position, Records, Source, SourcePlan, Split, no_records
 from streamjoin.io.generator_columns import (
     ChoiceValues,
     Chunk,
@@ -60,7 +60,7 @@ class GeneratorConfig:
     """Event times are moved back by a random amount up to this."""
 
 
-class GeneratorSource:
+class GeneratorSource(Source):
     """Plans ranges of rows.
 
     The position is ``{"next": row, "anchor": seconds}``; the anchor is the wall clock of the first plan.
@@ -96,9 +96,6 @@ class GeneratorSource:
         if self.config.real_time and not exhausted:
             event_now = self.config.start_micros + math.floor((now - anchor) * SECOND)
         return SourcePlan(splits, {"next": end, "anchor": anchor}, end - first, backlog, exhausted, end, event_now=event_now)
-
-    def referenced(self, position: Position | None) -> frozenset[str]:
-        return frozenset()
 
     def _event_micros(self, row: int) -> int:
         """Event time of a row, since the start."""

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from streamjoin.io.base import SinkError
-from streamjoin.io.compacting import Compaction, compaction_of
 from streamjoin.io.ownership import Owner
 from streamjoin.io.references import settings
 from streamjoin.io.refused import RefusedResults
 from streamjoin.io.staging import Staging, staging_at
 from streamjoin.io.table_files import TableFiles, columns_named, stored_schema
-from streamjoin.io.table_sink import TableSink
+from streamjoin.io.table_sink import Compaction, TableSink, compaction_of
 
 if TYPE_CHECKING:
     from streamjoin.io.factory import Writing
@@ -55,6 +53,9 @@ class IcebergSink(TableSink):
     The catalog says where the table is. The driver, which asks it first, sends the answer to tasks with the sink.
     """
 
+    config: IcebergSinkConfig
+    package = "pyiceberg"
+
     def __init__(
         self, config: IcebergSinkConfig, schema: pa.Schema, root: str | None = None, refused: RefusedResults | None = None
     ) -> None:
@@ -65,17 +66,12 @@ class IcebergSink(TableSink):
         columns = columns_named(schema, config.partition_by)
         super().__init__(schema, TableFiles(schema, stored, columns, False, config.compression, config.roll_bytes), refused)
         self._root = root
-        self._opened: IcebergTable | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IcebergSink, (self.config, self.schema, self._root, self.refused)
 
-    @property
-    def gather_seconds(self) -> float:
-        return self.config.gather_seconds
-
     def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`. A publication takes the table, in its transaction."""
+        """See :class:`streamjoin.io.base.Sink`. A publication takes the table, in its transaction."""
         if not takes:
             self._table().require_owner(owner)
 
@@ -86,15 +82,15 @@ class IcebergSink(TableSink):
         assert self._root is not None
         return staging_at(self._root)
 
+    def _loaded(self) -> IcebergTable:
+        from streamjoin.io.iceberg_table import IcebergTable
+
+        return IcebergTable(self.config, self._files)
+
     def _table(self) -> IcebergTable:
-        if self._opened is None:
-            try:
-                from streamjoin.io.iceberg_table import IcebergTable
-            except ImportError as error:
-                raise SinkError(f"iceberg: the package pyiceberg is missing ({error}); pip install 'streamjoin[tables]'") from error
-            self._opened = IcebergTable(self.config, self._files)
-        self._root = self._opened.open()
-        return self._opened
+        table = cast("IcebergTable", super()._table())
+        self._root = table.root
+        return table
 
 
 def open_sink(model: Model, writing: Writing) -> IcebergSink:

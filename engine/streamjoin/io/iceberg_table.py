@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
-import random
 import threading
-import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,22 +53,17 @@ from pyiceberg.types import (
 )
 
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
-from streamjoin.io.compacting import Compactor
 from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.iceberg_rewrite import rewrite, small_files
 from streamjoin.io.iceberg_sink import IcebergSinkConfig
 from streamjoin.io.ownership import Owner, require_known
 from streamjoin.io.references import resolved
 from streamjoin.io.table_files import Publication, TableFiles
+from streamjoin.io.table_sink import Conflict, brief
+from streamjoin.io.table_sink import Table as TransactionalTable
 from streamjoin.language.temporal import date_days
 from streamjoin.location import is_url, place
 
-_log = logging.getLogger(__name__)
-
-ATTEMPTS = 20
-"""The number of attempts at a transaction, if others change the table meanwhile."""
-PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 2.0
 FOOTERS_AT_ONCE = 8
 PROPERTY = "streamjoin."
 """How the properties of a table begin that say what is published, by checkpoint."""
@@ -114,22 +106,17 @@ def iceberg_type(kind: pa.DataType) -> IcebergType:
     return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _TYPES[kind]
 
 
-class IcebergTable:
-    """See the module. For one thread, but for the compaction, which has its own."""
+class IcebergTable(TransactionalTable):
+    """See the module."""
 
     def __init__(self, config: IcebergSinkConfig, files: TableFiles) -> None:
+        super().__init__("iceberg.table", config.table, files, config.compaction)
         self.config = config
-        self._files = files
-        self._table: Table | None = None
-        self._root = ""
-        self.compactor = Compactor(config.compaction, self._compact)
+        self.root = ""
+        """Where the table's files go, as a place; known once it is open."""
         self._committing = threading.Lock()
 
-    def open(self) -> str:
-        """Have the newest state of the table, which is made when missing; where its files go, as a place.
-
-        Raises SinkError, UnavailableError.
-        """
+    def open(self) -> None:
         with self._explained("open"):
             if self._table is not None:
                 self._table.refresh()
@@ -138,56 +125,37 @@ class IcebergTable:
                 self._check(table)
                 self.compactor.found(lambda: small_files(table))
                 self._table = table
-                self._root = _data_place(table)
-        return self._root
+                self.root = _data_place(table)
 
     def has(self, publication: Publication) -> bool:
-        """Whether the table has it, or a later one of its checkpoint."""
-        assert self._table is not None
         number = self._table.properties.get(PROPERTY + publication.identity)
         return number is not None and int(number) >= publication.number
 
     def require_owner(self, owner: Owner) -> None:
         """Raises OwnedElsewhere where the table has results of other checkpoints alone, or lacks this one's."""
-        assert self._table is not None
         owners = [name.removeprefix(PROPERTY) for name in self._table.properties if name.startswith(PROPERTY)]
         removal = f"remove the table, or its properties {', '.join(PROPERTY + name for name in owners)} where it is to have both"
-        require_known(f"iceberg.table: {self.config.table}", "iceberg.catalog", owner, owners, removal)
+        require_known(self._where, "iceberg.catalog", owner, owners, removal)
 
-    def append(self, publication: Publication, staged: Sequence[Staged]) -> None:
-        """Append files that are there under their final names, in one transaction. Raises SinkError, UnavailableError."""
+    def _transaction(self, publication: Publication, staged: Sequence[Staged]) -> Callable[[], None]:
         table = self._table
-        assert table is not None
         with self._explained("read the new files of"), ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(staged))) as pool:
             footers = list(pool.map(lambda each: _footer(table, self._path(each)), staged))
-        for attempt in range(1, ATTEMPTS + 1):
+
+        def once() -> None:
             try:
                 with self._explained("commit to"), self._committing:
                     self._append(table, publication, staged, footers)
-                break
             except CommitFailedException as conflict:
-                self.open()
-                if self.has(publication):  # another driver's transaction, of the same results
-                    return
-                with self._explained("read"):
-                    self._check(table)
-                if attempt == ATTEMPTS:
-                    message = f"others changed it each time ({' '.join(str(conflict).split())})"
-                    raise UnavailableError(f"iceberg.table: {self.config.table}: {message}") from conflict
-                pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (attempt - 1))
-                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret about it
-        self._flush(table)
-        self.compactor.added(len(staged))
+                raise Conflict(brief(conflict)) from conflict
 
-    def _compact(self, target_bytes: int) -> None:
-        """One snapshot, which changes no row; whoever reads an older one goes on reading the files that it replaces."""
-        try:
-            table = catalog_of(self.config.catalog_name, self.config.catalog).load_table(self.config.table)
-            before, after = rewrite(table, target_bytes, self.config.compression, self._committing)
-            self._flush(table)
-            _log.info("%s: %d files became %d", self.config.table, before, after)
-        except Exception as error:  # the table is as it was; the next time is after as many files again
-            _log.warning("%s: could not be compacted (%s)", self.config.table, _brief(error))
+        return once
+
+    def _rewritten(self, target_bytes: int) -> tuple[int, int]:
+        table = catalog_of(self.config.catalog_name, self.config.catalog).load_table(self.config.table)
+        done = rewrite(table, target_bytes, self.config.compression, self._committing)
+        self._flush(table)
+        return done
 
     def _append(self, table: Table, publication: Publication, staged: Sequence[Staged], footers: Sequence[pq.FileMetaData]) -> None:
         number = str(publication.number)
@@ -208,7 +176,7 @@ class IcebergTable:
         return data_file(table, self._path(staged), staged.nbytes, partition, footer)
 
     def _path(self, staged: Staged) -> str:
-        root = self._root if is_url(self._root) else f"file://{os.path.abspath(self._root)}"
+        root = self.root if is_url(self.root) else f"file://{os.path.abspath(self.root)}"
         return f"{root}/{staged.final}"
 
     def _made(self, catalog: Catalog) -> Table:
@@ -233,35 +201,19 @@ class IcebergTable:
         return made
 
     def _check(self, table: Table) -> None:
-        """Raises SinkError where the table cannot take the sink's files."""
-        where = f"iceberg.table: {self.config.table}"
-        fields = {field.name: field for field in table.schema().fields}
-        sources = {field.field_id: field.name for field in table.schema().fields}
+        with self._explained("read"):
+            fields, partitions = table.schema().fields, table.spec().fields
+        sources = {field.field_id: field.name for field in fields}
         has = [
-            sources.get(field.source_id, "?") if isinstance(field.transform, IdentityTransform) else f"{field.name} ({field.transform})"
-            for field in table.spec().fields
+            sources.get(part.source_id, "?") if isinstance(part.transform, IdentityTransform) else f"{part.name} ({part.transform})"
+            for part in partitions
         ]
-        if has != list(self._files.partition_by):
-            given, found = (", ".join(names) or "nothing" for names in (self._files.partition_by, has))
-            remedy = f"which is partitioned by {found}; give that, if it is of columns without a transform, or another table"
-            raise SinkError(f"iceberg.partitionBy: {given} does not fit {self.config.table}, {remedy}")
-        for field in self._files.stored:
-            wanted = iceberg_type(field.type)
-            if field.name not in fields:
-                remedy = "add it to the table (ALTER TABLE ... ADD COLUMN), remove it from output.select, or give another table"
-                raise SinkError(f"{where}: has no column {field.name} of type {_sql(wanted)}, and results have; {remedy}")
-            if fields[field.name].field_type != wanted:
-                found = _sql(fields[field.name].field_type)
-                remedy = f"write CAST(... AS {found}) AS {field.name} in output.select, or give another table"
-                raise SinkError(f"{where}: column {field.name} is {found}, and results have {_sql(wanted)}; {remedy}")
-        for name, column in fields.items():
-            if column.required:
-                remedy = "drop NOT NULL (ALTER TABLE ... ALTER COLUMN), or give another table"
-                raise SinkError(f"{where}: column {name} is NOT NULL, and results may have nulls; {remedy}")
+        wanted = {field.name: _sql(iceberg_type(field.type)) for field in self._files.stored}
+        self._require(has, {field.name: (_sql(field.field_type), field.required) for field in fields}, wanted)
 
     def _flush(self, table: Table) -> None:
-        """What the catalog points at survives a power loss once the sink has said that results are published."""
-        if is_url(self._root):
+        """What the catalog points at."""
+        if is_url(self.root):
             return
         snapshot = table.current_snapshot()
         paths = [table.metadata_location]
@@ -348,4 +300,4 @@ def _sql(kind: IcebergType) -> str:
 
 
 def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    return f"{type(error).__name__}: {brief(error)}"

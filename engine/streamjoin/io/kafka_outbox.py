@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import ipc
 
+from streamjoin.io.base import arrow_bytes
 from streamjoin.io.encoded import Encoding
 from streamjoin.io.outbox import OUTBOX, OutboxWriter
 from streamjoin.io.sinks import json_texts
@@ -39,11 +39,7 @@ class KafkaWriter(OutboxWriter):
             self._keep(pa.record_batch(columns, schema=self._staged_schema), OBJECT_ROWS)
 
     def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
-        buffer = pa.BufferOutputStream()
-        with ipc.new_file(buffer, self._staged_schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        return buffer.getvalue()
+        return arrow_bytes(batches, "lz4", is_file=True)
 
     def _final(self) -> str:
         return f"{self._prefix}/{sum(staged.rows for staged in self._done)}"

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged, Traffic, UnavailableError
+from streamjoin.io.base import Sink, SinkError, Staged, Traffic, UnavailableError
 from streamjoin.io.encoded import Encoding
 from streamjoin.io.kafka_client import Complaints, KafkaClient, client_of, error_of, reason_of, registry_config
 from streamjoin.io.kafka_outbox import KafkaWriter
@@ -91,7 +91,7 @@ class KafkaSinkConfig:
         return f"{CLUSTERS}/kafka-{quote(self.join, safe='')}"
 
 
-class KafkaSink:
+class KafkaSink(Sink):
     """See the module. Pickles without its producer."""
 
     def __init__(self, config: KafkaSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None) -> None:
@@ -116,13 +116,6 @@ class KafkaSink:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_producer": None, "_transactions": None, "_failed": [], "_complaints": Complaints()}
-
-    @property
-    def gather_seconds(self) -> float:
-        return 0.0
-
-    def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        return list(small)
 
     def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> KafkaWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
@@ -149,12 +142,12 @@ class KafkaSink:
             self._storage.put(self.config.note, note)
             self._noted = note
             self._note_cluster()
-        if self.refused is not None and refused is not None:
-            self.refused.published(refused)
+        if refused is not None:
+            refused.published()
         self._storage.delete_many([file.path for file in staged if file.path])
 
     def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`. A topic belongs to nobody, but is of the cluster that results were sent to."""
+        """See :class:`streamjoin.io.base.Sink`. A topic belongs to nobody, but is of the cluster that results were sent to."""
         client, noted = self.config.client, self._noted_cluster()
         if takes or noted is None or noted.get("topic") != client.topic:
             return
@@ -218,8 +211,8 @@ class KafkaSink:
                         # The next producer's begin aborts the transaction. librdkafka numbers records wrongly if this one goes on.
                         self._abandon()
                         producer = self._connected(origin)
-            if self.refused is not None and refused is not None:
-                self.refused.keep(refused)
+            if refused is not None:
+                refused.keep()
             if self._transactions is not None:
                 self._transactions.commit(epoch)
         except BaseException:
@@ -269,11 +262,10 @@ class KafkaSink:
 
     def _refuse(self, refused: Refused, row: int, record: Outgoing, error: KafkaError) -> None:
         """A record, the only one of ``record``, is a dead letter."""
-        assert self.refused is not None
         value = record.values[0].as_py()
         identity = (record.keys if record.headers is None else record.headers)[0].as_py().decode()
         reason = f"{self.config.client}: {error.str()} (a record of {len(value)} bytes)"
-        self.refused.add(refused, row, identity, reason, self.config.encoding.text(value, self.schema))
+        refused.add(row, identity, reason, self.config.encoding.text(value, self.schema))
 
     def _refusals(self, producer: Sender) -> set[_Sent]:
         """The records that were refused, or were sent with one that was, once none is under way any more."""

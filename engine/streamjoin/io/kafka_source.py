@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from streamjoin.io.base import Blocked, Position, Reader, Records, SourceError, SourcePlan, Traffic
+from streamjoin.io.base import Blocked, Position, Reader, Records, Source, SourceError, SourcePlan, Traffic
 from streamjoin.io.kafka_blocked import BlockedPartitions
 from streamjoin.io.kafka_client import KafkaClient, client_of, log, registry_config
 from streamjoin.io.kafka_group import Group
@@ -69,7 +69,7 @@ class KafkaSourceConfig:
     """With topics by pattern: how old the list of all topics may be."""
 
 
-class KafkaSource:
+class KafkaSource(Source):
     """Plans ranges of offsets. For the position see ``kafka_position``."""
 
     def __init__(self, config: KafkaSourceConfig, schema: pa.Schema) -> None:
@@ -195,9 +195,6 @@ class KafkaSource:
     def traffic(self) -> Traffic:
         """The driver's traffic; errors that readers got over are in their records."""
         return Traffic(errors=self._brokers.complaints.count + self._group.complaints.count)
-
-    def referenced(self, position: Position | None) -> frozenset[str]:
-        return frozenset()
 
     def committed(self, position: Position) -> None:
         """Tells the group. Failures are logged only."""

@@ -13,7 +13,6 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from streamjoin.io.base import SinkError
 from streamjoin.location import is_url
@@ -39,17 +38,6 @@ class OwnedElsewhere(SinkError):  # noqa: N818
     """An output has the results of another checkpoint."""
 
 
-@runtime_checkable
-class Owned(Protocol):
-    """A sink whose output belongs to one checkpoint."""
-
-    def claim(self, owner: Owner, *, takes: bool) -> None:
-        """Raises OwnedElsewhere where the output is another checkpoint's; SinkError, StorageError, UnavailableError.
-
-        ``takes``: it is this one's from now on, if it is nobody's.
-        """
-
-
 def refusal(where: str, owner: Owner, location: str, removal: str) -> OwnedElsewhere:
     """``location``: of the checkpoint that the output belongs to, as far as it is known; ``removal``: how it is made free."""
     kept = f"go on from it (checkpoint.location: {location})" if location else "go on from that checkpoint"
@@ -73,7 +61,7 @@ def require_known(where: str, field: str, owner: Owner, owners: Collection[str],
 
 
 def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None:
-    """As :meth:`Owned.claim`. ``root``: a place, as ``location`` writes it; ``field``: the manifest's, for messages."""
+    """As :meth:`streamjoin.io.base.Sink.claim`. ``root``: a place, as ``location`` writes it; ``field``: the manifest's, for messages."""
     found = _read(field, root)
     if found is None and takes:
         data = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()

@@ -7,8 +7,8 @@ import io
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -16,9 +16,16 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
+from streamjoin.io.references import resolved
 from streamjoin.io.telling import told, without_values
 
+if TYPE_CHECKING:
+    from streamjoin.io.postgres_sink import Place
+
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Answer = TypeVar("Answer")
+MARGIN_SECONDS = 5.0
+"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 
 _TYPES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -40,13 +47,54 @@ _NOT_DATA = frozenset({"08", "0A", "25", "28", "3D", "3F", "40", "42", "53", "54
 """Classes of SQLSTATE whose messages are the server's own, about connections, rights, names, statements and resources."""
 
 
-def connected(host: str, port: int, database: str, timeout_seconds: float, options: Mapping[str, str]) -> Connection:
+class Client:
+    """A connection, which is made when it is needed, and anew after an error. For one thread."""
+
+    def __init__(self, place: Place, refusal: type[Exception], explained: Callable[[psycopg.Error], Exception]) -> None:
+        """``refusal`` is raised for options that cannot be read, and what is ``explained`` for errors of the server."""
+        self.place, self._refusal, self._explained = place, refusal, explained
+        self.prepared: pa.Schema | None = None
+        """The columns that tables are known to have, for as long as this connection lives."""
+        self._connection: Connection | None = None
+
+    def asked(self, once: Callable[[Connection], Answer]) -> Answer:
+        """What ``once`` answers. The next call connects anew after an error."""
+        place = self.place
+        try:
+            if self._connection is None:
+                self._connection = connected(place, resolved(place.options, place.where, "the driver runs", self._refusal))
+            with severed_after(self._connection, place.timeout_seconds + MARGIN_SECONDS):
+                return once(self._connection)
+        except psycopg.Error as error:
+            self.close()
+            raise self._explained(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def lock(self, connection: Connection) -> None:
+        """Until the transaction ends, nobody else makes this table or changes its columns."""
+        named = f"{self.place.namespace}.{self.place.table}"
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [named])
+
+    def close(self) -> None:
+        connection, self._connection, self.prepared = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+
+def exists(connection: Connection, table: sql.Identifier) -> bool:
+    """Whether there is a table of this name."""
+    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table.as_string(connection)]).fetchall() == [(True,)]
+
+
+def connected(place: Place, options: Mapping[str, str]) -> Connection:
     """A connection whose statements end after the timeout, with UTC. ``options``: others of libpq. Raises psycopg.Error."""
-    seconds = max(1, round(timeout_seconds))
+    seconds = max(1, round(place.timeout_seconds))
     own = {
-        "host": host,
-        "port": str(port),
-        "dbname": database,
+        "host": place.host,
+        "port": str(place.port),
+        "dbname": place.database,
         "connect_timeout": str(seconds),
         "tcp_user_timeout": str(1000 * seconds),
         "keepalives_idle": "10",

@@ -18,12 +18,11 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.base import Sink, SinkError, Staged, arrow_bytes
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
 from streamjoin.io.references import settings
-from streamjoin.io.refused import Refused, RefusedResults
-from streamjoin.io.sinks import json_texts
+from streamjoin.io.refused import RefusedResults
 from streamjoin.io.table_files import Publication
 from streamjoin.state.storage import Missing, Storage
 
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PostgresSinkConfig:
-    """A PostgreSQL sink as the manifest describes it."""
+class Place:
+    """A table, and how its server is reached."""
 
     host: str
     port: int
@@ -43,19 +42,28 @@ class PostgresSinkConfig:
     namespace: str
     """The schema."""
     table: str
-    key: tuple[str, ...]
-    """The columns by which a result replaces another, without regard to case."""
     timeout_seconds: float = 60.0
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Settings of libpq; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
-    join: str = ""
-    """The join's name, where there are several: objects in the outbox say whose they are."""
+    where: str = "postgres.options"
+    """The options' field, for messages."""
 
     def __str__(self) -> str:
         return f"PostgreSQL at {self.host}:{self.port}, {self.database}, table {self.namespace}.{self.table}"
 
 
-class PostgresSink:
+@dataclass(frozen=True)
+class PostgresSinkConfig:
+    """A PostgreSQL sink as the manifest describes it."""
+
+    place: Place
+    key: tuple[str, ...]
+    """The columns by which a result replaces another, without regard to case."""
+    join: str = ""
+    """The join's name, where there are several: objects in the outbox say whose they are."""
+
+
+class PostgresSink(Sink):
     """See the module, and :class:`streamjoin.io.base.Sink`."""
 
     def __init__(self, config: PostgresSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None) -> None:
@@ -65,10 +73,6 @@ class PostgresSink:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PostgresSink, (self.config, self.schema, self._storage, self.refused)
-
-    @property
-    def gather_seconds(self) -> float:
-        return 0.0
 
     @property
     def _folder(self) -> str:
@@ -92,16 +96,15 @@ class PostgresSink:
                 self._table().prepare()
             return
         publication = Publication.of(staged)
-        letters = None
-        if self.refused is not None:
-            letters = _Letters(self.refused, self.refused.of(publication.identity, publication.number, again=again))
-        self._table().apply(publication.identity, publication.number, lambda: self._batches(staged), letters)
-        if letters is not None:
-            letters.known.published(letters.refused)
+        which = publication.identity, publication.number
+        refused = None if self.refused is None else self.refused.of(*which, again=again)
+        self._table().apply(*which, lambda: self._batches(staged), refused)
+        if refused is not None:
+            refused.published()
         self._storage.delete_many([each.path for each in staged if each.path])
 
     def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`. A publication takes the table, in its transaction."""
+        """See :class:`streamjoin.io.base.Sink`. A publication takes the table, in its transaction."""
         if not takes:
             self._table().require_owner(owner)
 
@@ -115,9 +118,9 @@ class PostgresSink:
                 data = data_of(self._storage, each)
             except Missing:
                 raise SinkError(
-                    f"{self._storage.url}/{each.path}: these {each.rows} committed results are gone, and {self.config} does not have them."
-                    " If another driver has taken over this checkpoint, it has; else they are lost. Keep other programs from deleting files"
-                    " in the checkpoint"
+                    f"{self._storage.url}/{each.path}: these {each.rows} committed results are gone, and {self.config.place} does not have"
+                    " them. If another driver has taken over this checkpoint, it has; else they are lost. Keep other programs from deleting"
+                    " files in the checkpoint"
                 ) from None
             with ipc.open_stream(data) as reader:
                 yield from reader
@@ -128,21 +131,6 @@ class PostgresSink:
 
             self._opened = PostgresTable(self.config, self.schema)
         return self._opened
-
-
-@dataclass
-class _Letters:
-    """See :class:`streamjoin.io.postgres_table.Letters`."""
-
-    known: RefusedResults
-    refused: Refused
-
-    def add(self, row: int, reason: str, table: pa.Table) -> None:
-        (text,) = json_texts(table.combine_chunks().to_batches()[0]).to_pylist()
-        self.known.add(self.refused, row, f"result {row} of {self.refused.name}", reason, text)
-
-    def keep(self) -> None:
-        self.known.keep(self.refused)
 
 
 class ArrowWriter(OutboxWriter):
@@ -157,11 +145,7 @@ class ArrowWriter(OutboxWriter):
             self._keep(batch)
 
     def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
-        out = pa.BufferOutputStream()
-        with ipc.new_stream(out, self._schema, options=ipc.IpcWriteOptions(compression="lz4")) as stream:
-            for batch in batches:
-                stream.write_batch(batch)
-        return out.getvalue()
+        return arrow_bytes(batches, "lz4")
 
     def _final(self) -> str:
         return f"part-{self._stem}-{len(self._done):03d}"
@@ -170,5 +154,5 @@ class ArrowWriter(OutboxWriter):
 def open_sink(model: Model, writing: Writing) -> PostgresSink:
     """See ``io.factory``."""
     where = (model.host, model.port, model.database, model.namespace, model.table)
-    config = PostgresSinkConfig(*where, model.key, model.timeout.micros / 1e6, settings(model.options), writing.join)
-    return PostgresSink(config, writing.schema, writing.outbox, writing.refused)
+    place = Place(*where, model.timeout.micros / 1e6, settings(model.options))
+    return PostgresSink(PostgresSinkConfig(place, model.key, writing.join), writing.schema, writing.outbox, writing.refused)

@@ -7,7 +7,7 @@ changes the table meets each key once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -15,20 +15,17 @@ from psycopg import sql
 
 from streamjoin.io.base import SinkError, UnavailableError
 from streamjoin.io.ownership import Owner, require_known
-from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of, whole_text
+from streamjoin.io.postgres_client import Client, Connection, csv_of, exists, remedy_for, told_by, type_of, whole_text
 from streamjoin.io.postgres_sink import PostgresSinkConfig
-from streamjoin.io.references import resolved
 from streamjoin.io.refused import Refused
+from streamjoin.io.sinks import json_texts
 
 PUBLISHED = "_published"
 """How the name of the table ends that says what is published, by checkpoint."""
 ORDER = "_streamjoin_order"
 NULLS_ALIKE = 150000
 """From this version of the server on, a unique constraint may take nulls for equal; before it, keys have no nulls."""
-MARGIN_SECONDS = 5.0
-"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 
-Answer = TypeVar("Answer")
 Batches: TypeAlias = Callable[[], Iterable[pa.RecordBatch]]
 OF_A_ROW = ("22", "23", "44", "54", "P0")
 """Classes of SQLSTATE that single rows may be to blame for: values that a type cannot have, constraints, a view's check, limits of the
@@ -36,66 +33,53 @@ server, such as the length of an indexed value, and what triggers raise."""
 OF_A_ROW_REMEDY = "change the table so that it takes such rows, and start again; or let onBad of the output be deadLetter"
 
 
-class Letters(Protocol):
-    """Takes the rows of one publication that the table refuses."""
-
-    refused: Refused
-
-    def add(self, row: int, reason: str, table: pa.Table) -> None:
-        """``table``: this row alone."""
-
-    def keep(self) -> None:
-        """Raises StorageError."""
-
-
 class PostgresTable:
     """See the module. For one thread."""
 
     def __init__(self, config: PostgresSinkConfig, schema: pa.Schema) -> None:
-        self.config, self._schema = config, schema
+        self._place, self._schema = config.place, schema
         known = {name.casefold(): name for name in schema.names}
         self._key = [known.get(name.casefold(), name) for name in config.key]
-        self._table = sql.Identifier(config.namespace, config.table)
-        self._published = sql.Identifier(config.namespace, config.table + PUBLISHED)
-        self._connection: Connection | None = None
-        self._is_prepared = False
+        self._table = sql.Identifier(self._place.namespace, self._place.table)
+        self._published = sql.Identifier(self._place.namespace, self._place.table + PUBLISHED)
+        self._client = Client(self._place, SinkError, self._explained)
 
     def prepare(self) -> None:
         """Have a table that takes the results. Raises SinkError, UnavailableError."""
-        self._asked(self._prepare)
+        self._client.asked(self._prepare)
 
     def require_owner(self, owner: Owner) -> None:
         """Raises OwnedElsewhere where the table has results of other checkpoints alone, or lacks this one's; and as :meth:`prepare`."""
 
         def owners(connection: Connection) -> list[str]:
-            if not self._is_prepared:
+            if self._client.prepared is None:
                 self._prepare(connection)
             found = connection.execute(sql.SQL("SELECT checkpoint FROM {}").format(self._published)).fetchall()
             return [str(checkpoint) for (checkpoint,) in found]
 
-        found = self._asked(owners)
-        removal = f"remove the table and {self.config.table}{PUBLISHED}, or the latter's rows where this one is to take it over"
-        require_known(str(self.config), "postgres.host", owner, found, removal)
+        found = self._client.asked(owners)
+        removal = f"remove the table and {self._place.table}{PUBLISHED}, or the latter's rows where this one is to take it over"
+        require_known(str(self._place), "postgres.host", owner, found, removal)
 
-    def apply(self, checkpoint: str, number: int, batches: Batches, letters: Letters | None = None) -> None:
+    def apply(self, checkpoint: str, number: int, batches: Batches, refused: Refused | None = None) -> None:
         """Insert or update these rows, unless this publication of the checkpoint, or a later one, was applied.
 
-        ``batches`` gives them, in order, each time it is called. ``letters`` takes rows that the table refuses; None: they are an error.
+        ``batches`` gives them, in order, each time it is called. ``refused`` takes rows that the table refuses; None: they are an error.
         Raises SinkError, UnavailableError, StorageError.
         """
 
         def once(connection: Connection) -> None:
-            if not self._is_prepared:
+            if self._client.prepared is None:
                 self._prepare(connection)
-            if letters is None or not letters.refused.letters:
+            if refused is None or not refused.letters:
                 try:
                     return self._publish(connection, checkpoint, number, lambda: self._put(connection, batches()))
                 except psycopg.Error as error:
-                    if letters is None or connection.broken or not _is_of_a_row(error):
+                    if refused is None or connection.broken or not _is_of_a_row(error):
                         raise
-            return self._publish(connection, checkpoint, number, lambda: self._put_by_halves(connection, batches(), letters))
+            return self._publish(connection, checkpoint, number, lambda: self._put_by_halves(connection, batches(), refused))
 
-        self._asked(once)
+        self._client.asked(once)
 
     def _publish(self, connection: Connection, checkpoint: str, number: int, put: Callable[[], None]) -> None:
         """One transaction, which puts rows and notes the publication, unless it or a later one is noted."""
@@ -124,13 +108,13 @@ class PostgresTable:
             return error
         return None
 
-    def _put_by_halves(self, connection: Connection, batches: Iterable[pa.RecordBatch], letters: Letters) -> None:
+    def _put_by_halves(self, connection: Connection, batches: Iterable[pa.RecordBatch], refused: Refused) -> None:
         """Put the rows that the table takes, in order; the others are letters. O(n log n) for each of these.
 
         They are kept also where this fails: the next attempt need not find them again.
         """
         rows = pa.Table.from_batches(batches, self._schema)
-        known = sorted(letters.refused.letters)
+        known = sorted(refused.letters)
         parts = list(zip([0, *(row + 1 for row in known)], [*known, rows.num_rows], strict=True))[::-1]
         try:
             while parts:
@@ -140,9 +124,10 @@ class PostgresTable:
                     middle = (first + end) // 2
                     parts += [(middle, end), (first, middle)]
                 elif refusal is not None:
-                    letters.add(first, whole_text(refusal), rows.slice(first, 1))
+                    (text,) = json_texts(rows.slice(first, 1).combine_chunks().to_batches()[0]).to_pylist()
+                    refused.add(first, f"result {first} of {refused.name}", whole_text(refusal), text)
         finally:
-            letters.keep()
+            refused.keep()
 
     def _copy(self, connection: Connection, batches: Iterable[pa.RecordBatch]) -> None:
         columns = sql.SQL(", ").join(map(sql.Identifier, self._schema.names))
@@ -170,8 +155,7 @@ class PostgresTable:
     def _prepare(self, connection: Connection) -> None:
         """Several drivers may do so at once."""
         with connection.transaction():
-            lock = f"{self.config.namespace}.{self.config.table}"
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            self._client.lock(connection)
             columns = [
                 sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(type_of(field.type)))  # type: ignore[arg-type, unused-ignore]
                 for field in self._schema
@@ -181,11 +165,10 @@ class PostgresTable:
             table = sql.SQL("{}, UNIQUE {}({})").format(sql.SQL(", ").join(columns), alike, key)
             for name, parts in ((self._table, table), (self._published, sql.SQL("checkpoint text PRIMARY KEY, number bigint NOT NULL"))):
                 # Asked first, as who may not make tables may not say IF NOT EXISTS either.
-                is_there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name.as_string(connection)]).fetchall()
-                if is_there == [(False,)]:
+                if not exists(connection, name):
                     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(name, parts))
             self._check(connection)
-        self._is_prepared = True
+        self._client.prepared = self._schema
 
     def _check(self, connection: Connection) -> None:
         """Raises SinkError where the table cannot take the results."""
@@ -199,14 +182,14 @@ class PostgresTable:
             wanted = type_of(field.type)
             if field.name not in has:
                 remedy = "add it (ALTER TABLE ... ADD COLUMN), remove it from output.select, or give another table"
-                raise SinkError(f"{self.config}: has no column {field.name} of type {wanted}, and results have; {remedy}")
+                raise SinkError(f"{self._place}: has no column {field.name} of type {wanted}, and results have; {remedy}")
             if has[field.name] != wanted:
                 remedy = "CAST it in output.select, or give another table"
-                raise SinkError(f"{self.config}: column {field.name} is {has[field.name]}, and results have {wanted}; {remedy}")
+                raise SinkError(f"{self._place}: column {field.name} is {has[field.name]}, and results have {wanted}; {remedy}")
         needed = [name for name, _, is_needed in found if is_needed and name not in self._schema.names]
         if needed:
             remedy = "give it a default, or another table"
-            raise SinkError(f"{self.config}: column {needed[0]} is NOT NULL, and no column of the results; {remedy}")
+            raise SinkError(f"{self._place}: column {needed[0]} is NOT NULL, and no column of the results; {remedy}")
         unique = connection.execute(
             "SELECT array_agg(attname::text ORDER BY attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
             " AND attnum = ANY(indkey) WHERE indrelid = %s::regclass AND indisunique AND indpred IS NULL AND indexprs IS NULL"
@@ -216,35 +199,17 @@ class PostgresTable:
         if sorted(self._key) not in [names for (names,) in unique]:
             key = ", ".join(self._key)
             remedy = f"add one (ALTER TABLE ... ADD UNIQUE ({key})), or give another table"
-            raise SinkError(f"{self.config}: has no unique constraint on {key}, the key; {remedy}")
+            raise SinkError(f"{self._place}: has no unique constraint on {key}, the key; {remedy}")
 
-    def _asked(self, once: Callable[[Connection], Answer]) -> Answer:
-        """What ``once`` answers. The next call connects anew after an error."""
-        config = self.config
-        try:
-            if self._connection is None:
-                options = resolved(config.options, "postgres.options", "the driver runs", SinkError)
-                self._connection = connected(config.host, config.port, config.database, config.timeout_seconds, options)
-            with severed_after(self._connection, config.timeout_seconds + MARGIN_SECONDS):
-                return once(self._connection)
-        except psycopg.Error as error:
-            self._close()
-            text = told_by(error)
-            state = error.sqlstate or ""
-            # Without a state there is no answer; 57 and 40: it is shut down, or the transaction met another; 53: no room for now.
-            if (isinstance(error, psycopg.OperationalError) and not state) or state[:2] in ("08", "40", "53", "57"):
-                remedy = "see whether it is up, and whether its options fit it"
-                raise UnavailableError(f"{config}: does not take results now ({text}); {remedy}") from error
-            remedy = OF_A_ROW_REMEDY if _is_of_a_row(error) else remedy_for(error, "postgres")
-            raise SinkError(f"{config}: refuses ({text}); {remedy}") from error
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        connection, self._connection, self._is_prepared = self._connection, None, False
-        if connection is not None:
-            connection.close()
+    def _explained(self, error: psycopg.Error) -> Exception:
+        """What an error of the server is for the sink."""
+        text, state = told_by(error), error.sqlstate or ""
+        # Without a state there is no answer; 57 and 40: it is shut down, or the transaction met another; 53: no room for now.
+        if (isinstance(error, psycopg.OperationalError) and not state) or state[:2] in ("08", "40", "53", "57"):
+            remedy = "see whether it is up, and whether its options fit it"
+            return UnavailableError(f"{self._place}: does not take results now ({text}); {remedy}")
+        remedy = OF_A_ROW_REMEDY if _is_of_a_row(error) else remedy_for(error, "postgres")
+        return SinkError(f"{self._place}: refuses ({text}); {remedy}")
 
 
 def _is_of_a_row(error: psycopg.Error) -> bool:

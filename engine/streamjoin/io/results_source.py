@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from streamjoin.io.arrivals import Arrivals
-from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, SourcePlan, Split, Staged
+from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, Source, SourcePlan, Split, Staged
 from streamjoin.state import checks
 from streamjoin.state.blocks import FOLDER
 from streamjoin.state.extent import Extent
@@ -33,7 +33,7 @@ class ResultsSplit(Split):
     first_row: int
 
 
-class ResultsSource:
+class ResultsSource(Source):
     """Plans what commits name of a join's results. The driver shows it those (:meth:`show`) before it asks for a plan."""
 
     def __init__(self, join: str, storage: Storage, schema: pa.Schema) -> None:
@@ -73,9 +73,6 @@ class ResultsSource:
         backlog -= records - first
         after = at | {"records": records}
         return SourcePlan(tuple(splits), after, records - first, backlog, backlog == 0, records, arrivals=Arrivals.each(arrived))
-
-    def referenced(self, position: Position | None) -> frozenset[str]:
-        return frozenset()
 
 
 @dataclass(frozen=True)

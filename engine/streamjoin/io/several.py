@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from streamjoin.io.base import Busy, Counting, Sink, Staged, Traffic, Writer
+from streamjoin.io.base import Counting, Sink, Staged, Traffic, Writer
 from streamjoin.io.deadletter import TAG, DeadLetters
-from streamjoin.io.ownership import Owned, Owner
+from streamjoin.io.ownership import Owner
 from streamjoin.io.refused import taken_of
 from streamjoin.io.results_source import Feed
 
@@ -77,11 +77,10 @@ class Sinks:
         ] + (self.letters.gather(letters, name, stem) if self.letters else [])
 
     def claim(self, owner: Owner, *, takes: bool, published: Collection[str] = ()) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`, of those that know whose they are. ``published``: the tags of joins whose results
-        the checkpoint has made visible where they go now."""
+        """See :class:`streamjoin.io.base.Sink`. ``published``: the tags of joins whose results the checkpoint has made visible where they
+        go now."""
         for join, sink in self.by_join.items():
-            if isinstance(sink, Owned):
-                sink.claim(replace(owner, has_published=self.tags[join] in published), takes=takes)
+            sink.claim(replace(owner, has_published=self.tags[join] in published), takes=takes)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """See :class:`streamjoin.io.base.Sink`. Where one raises, the others have not all published, and are asked again."""
@@ -95,10 +94,9 @@ class Sinks:
         return taken_of(self.by_join)
 
     def finish(self) -> None:
-        """See :class:`streamjoin.io.base.Busy`."""
+        """See :class:`streamjoin.io.base.Sink`."""
         for sink in self.by_join.values():
-            if isinstance(sink, Busy):
-                sink.finish()
+            sink.finish()
 
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """See :class:`streamjoin.io.base.Sink`."""

@@ -15,8 +15,10 @@ import base64
 import contextlib
 import json
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -24,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.base import Sink, SinkError, Staged, Writer, arrow_bytes
 from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
 from streamjoin.kernel.arrays import time_texts
@@ -66,20 +68,51 @@ class FilesSinkConfig:
         return "json.zst" if self.format == "json" and self.compression == "zstd" else self.format
 
 
-class FilesSink:
-    """Writes results as files of one directory."""
+class StagingSink(Sink):
+    """A sink of files that are staged where they will be visible."""
 
-    def __init__(self, config: FilesSinkConfig, schema: pa.Schema) -> None:
-        if config.format not in ("parquet", "json"):
-            raise SinkError(f"files.format: {config.format!r} is not known; use parquet or json")
-        self.config = config
-        self.schema = schema
-        self._staging = staging_at(config.path)
-        self._encodings = Encodings()
+    config: Any
+    """With ``gather_seconds``."""
+
+    @property
+    @abstractmethod
+    def _staging(self) -> Staging:
+        """Of the place where the files go."""
 
     @property
     def gather_seconds(self) -> float:
-        return self.config.gather_seconds
+        return float(self.config.gather_seconds)
+
+    def sweep(self, may_remove: Callable[[str], bool]) -> int:
+        """Removes staged files whose name may be removed. O(staged files)."""
+        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
+        self._staging.remove(found)
+        return len(found)
+
+    def _gathered(self, small: Sequence[Staged], writer: Callable[[Staging], Writer]) -> list[Staged]:
+        """Small results as files: staged where that is a directory, else for the commit to keep. O(rows)."""
+        if not small:
+            return []
+        made = writer(InMemory() if self._staging.keeps_data else self._staging)
+        for staged in small:
+            for batch in ipc.open_stream(staged.data):
+                made.write(batch)
+        return made.close()
+
+
+class FilesSink(StagingSink):
+    """Writes results as files of one directory."""
+
+    config: FilesSinkConfig
+
+    def __init__(self, config: FilesSinkConfig, schema: pa.Schema) -> None:
+        self.config = config
+        self.schema = schema
+        self._encodings = Encodings()
+
+    @cached_property
+    def _staging(self) -> Staging:
+        return staging_at(self.config.path)
 
     def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> FilesWriter:
         """See :class:`streamjoin.io.base.Sink`. Makes no file before the first rows come."""
@@ -90,29 +123,16 @@ class FilesSink:
         return FilesWriter(self.config, self._staging, self.schema, name, stem, small_bytes, self._encodings)
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        """One file of all: staged where that is a directory, else for the commit to keep. O(rows)."""
-        if not small:
-            return []
-        writer = FilesWriter(self.config, InMemory() if self._staging.keeps_data else self._staging, self.schema, name, stem)
-        for staged in small:
-            with ipc.open_stream(staged.data) as reader:
-                for batch in reader:
-                    writer.write(batch)
-        return writer.close()
+        """One file of all."""
+        return self._gathered(small, lambda staging: FilesWriter(self.config, staging, self.schema, name, stem))
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Brings staged files to their final names. O(files)."""
         self._staging.publish(staged, again=again)
 
     def claim(self, owner: Owner, *, takes: bool) -> None:
-        """See :class:`streamjoin.io.ownership.Owned`."""
+        """See :class:`streamjoin.io.base.Sink`."""
         claim_directory("files.path", self.config.path, owner, takes=takes)
-
-    def sweep(self, may_remove: Callable[[str], bool]) -> int:
-        """Removes staged files whose name may be removed. O(staged files)."""
-        found = [f"{STAGING}/{name}" for name in self._staging.staged() if may_remove(name)]
-        self._staging.remove(found)
-        return len(found)
 
 
 class Encoder(Protocol):
@@ -276,11 +296,7 @@ class FilesWriter:
         return list(self._done)
 
     def _small(self) -> Staged:
-        data = pa.BufferOutputStream()
-        with ipc.new_stream(data, self._schema) as stream:
-            for batch in self._pending:
-                stream.write_batch(batch)
-        return replace(self._staged(), path="", rows=self._pending_rows, data=data.getvalue().to_pybytes())
+        return replace(self._staged(), path="", rows=self._pending_rows, data=arrow_bytes(self._pending).to_pybytes())
 
     def abort(self) -> None:
         """Removes every file of this writer."""

@@ -22,12 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import ipc
 
-from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.base import SinkError, Staged, arrow_bytes
 from streamjoin.io.folder import NULL_FOLDER
 from streamjoin.io.sinks import ROW_GROUP_BYTES, Encoder, FilesSinkConfig, FilesWriter, ParquetEncoder
-from streamjoin.io.staging import InMemory, Staging
+from streamjoin.io.staging import Staging
 from streamjoin.kernel.arrays import FIRST_DAY, LAST_DAY
 from streamjoin.language.temporal import date_text
 
@@ -67,21 +66,6 @@ class TableFiles:
     def columns(self) -> list[str]:
         """The columns of a file."""
         return [name for name in self.stored.names if not self.is_hive or name not in self.partition_by]
-
-    def writer(self, staging: Staging, name: str, stem: str, small_bytes: int = 0) -> TableWriter:
-        """See :meth:`streamjoin.io.base.Sink.writer`."""
-        return TableWriter(self, staging, name, stem, small_bytes)
-
-    def gather(self, staging: Staging, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
-        """See :meth:`streamjoin.io.base.Sink.gather`: one file of each partition, or more where they are large."""
-        if not small:
-            return []
-        writer = self.writer(InMemory() if staging.keeps_data else staging, name, stem)
-        for staged in small:
-            with ipc.open_stream(staged.data) as reader:
-                for batch in reader:
-                    writer.write(batch)
-        return writer.close()
 
 
 def columns_named(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
@@ -167,13 +151,14 @@ class TableWriter:
         """Finishes; what was staged."""
         if not self._finished:
             if self._small_bytes and self._pending:
-                self._done.append(self._small())
+                rows = sum(batch.num_rows for batch in self._pending)
+                self._done.append(Staged("", f"part-{self._stem}", rows, 0, data=arrow_bytes(self._pending).to_pybytes()))
             else:
                 self._cut()
                 for writer in self._partitions.values():
                     self._done.extend(writer.close())
             if self._refused:
-                data = _as_stream(self._refused)
+                data = arrow_bytes(self._refused).to_pybytes()
                 rows = sum(batch.num_rows for batch in self._refused)
                 self._done.append(Staged("", f"part-{self._stem}-{REFUSED}", rows, 0, text=REFUSED, data=data))
             self._finished = True
@@ -202,10 +187,6 @@ class TableWriter:
             self._refused.append(batch.filter(refused))
             batch = batch.filter(pc.invert(refused))
         return batch
-
-    def _small(self) -> Staged:
-        rows = sum(batch.num_rows for batch in self._pending)
-        return Staged("", f"part-{self._stem}", rows, 0, data=_as_stream(self._pending))
 
     def _cut(self) -> None:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
@@ -263,14 +244,6 @@ class _PartitionWriter(FilesWriter):
 def no_partition(day: str) -> str:
     """Why a date is refused."""
     return f"{day} is no partition that readers of the table take, as its year is not from 1 to 9999"
-
-
-def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
-    data = pa.BufferOutputStream()
-    with ipc.new_stream(data, batches[0].schema) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return bytes(data.getvalue())
 
 
 def _as_stored(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:

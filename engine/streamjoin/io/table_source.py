@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from streamjoin.io.base import BadFile, Position, SourceError, SourcePlan
+from streamjoin.io.base import BadFile, Position, Source, SourceError, SourcePlan
 from streamjoin.io.files_plan import FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
 from streamjoin.io.identity import decode
@@ -142,7 +142,7 @@ class TableReader(FilesReader):
         return [by_name.get(item.name) for item in self.schema]
 
 
-class TableSource:
+class TableSource(Source):
     """See the module, and :class:`streamjoin.io.base.Source`.
 
     The position is ``{"mark": change, "file": n, "entry": [size, row groups] or null, "records": n, "density": x}``: of the change, the
@@ -158,9 +158,6 @@ class TableSource:
     @property
     def reader(self) -> TableReader:
         return self._opened()[0]
-
-    def referenced(self, position: Position | None) -> frozenset[str]:
-        return frozenset()
 
     def plan(
         self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from cassandra import ConsistencyLevel, DriverException, OperationTimedOut, Unavailable
@@ -27,9 +26,12 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement
 from cassandra.util import Date
 
-from streamjoin.io.references import resolved
+from streamjoin.io.references import resolved, settings
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
+
+if TYPE_CHECKING:
+    from streamjoin.manifest.snapshots import CassandraStore as Model
 
 CHECKPOINT, HAS_KEY = "_checkpoint", "_has_key"
 SNAPSHOTS = "_snapshots"
@@ -68,40 +70,28 @@ _ABSENT: dict[str, Any] = {
 """What stands for a key that there is none of, by type."""
 
 
-@dataclass(frozen=True)
-class CassandraConfig:
-    """The place in Cassandra where a join's snapshots go."""
-
-    hosts: tuple[str, ...]
-    port: int
-    keyspace: str
-    table: str
-    checkpoint: str
-    """The identity of the checkpoint: identifiers of another one's snapshots begin at 0, too."""
-    consistency: str = "LOCAL_QUORUM"
-    datacenter: str | None = None
-    """The nearest; None: that of the first host that answers."""
-    keep_seconds: float | None = None
-    timeout_seconds: float = 30.0
-    options: dict[str, str] = field(default_factory=dict, repr=False)
-    """username, password and ssl.ca.location; a value ``file:/path`` is that file's content, ``env:NAME`` that variable's."""
-    where: str = "cassandra.options"
-    """The options' field, for messages."""
-
-    def __str__(self) -> str:
-        return f"Cassandra at {', '.join(self.hosts)}:{self.port}, table {self.keyspace}.{self.table}"
-
-
 class CassandraStore:
     """See the module and :class:`streamjoin.results.store.SnapshotStore`."""
 
-    def __init__(self, config: CassandraConfig, *, clock: Callable[[], float] = time.time) -> None:
-        self.config = config
-        self._clock = clock
+    def __init__(
+        self,
+        model: Model,
+        table: str,
+        checkpoint: str,
+        keep_seconds: float | None = None,
+        *,
+        field: str = "cassandra",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``checkpoint``: its identity, as identifiers of another one's snapshots begin at 0, too. ``field``: the model's, for messages."""
+        self._model, self._name, self._checkpoint, self._keep_seconds = model, table, checkpoint, keep_seconds
+        self._hosts = [host.strip() for host in model.hosts.split(",")]
+        self._where = f"Cassandra at {', '.join(self._hosts)}:{model.port}, table {model.keyspace}.{table}"
+        self._field, self._clock = field, clock
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._table = f"{_quoted(config.keyspace)}.{_quoted(config.table)}"
-        self._snapshots = f"{_quoted(config.keyspace)}.{_quoted(config.table + SNAPSHOTS)}"
+        self._table = f"{_quoted(model.keyspace)}.{_quoted(table)}"
+        self._snapshots = f"{_quoted(model.keyspace)}.{_quoted(table + SNAPSHOTS)}"
         self._prepared: pa.Schema | None = None
         self._insert: PreparedStatement | None = None
 
@@ -119,29 +109,29 @@ class CassandraStore:
             columns = "checkpoint, id, epoch, committed_at, rows, marks"
             listed = f"INSERT INTO {self._snapshots} ({columns}) VALUES (%s, %s, %s, %s, %s, %s) USING TTL %s"
             facts = (snapshot.id, snapshot.epoch, snapshot.committed_at, snapshot.rows, list(snapshot.marks))
-            values = (self.config.checkpoint, *facts, seconds)
+            values = (self._checkpoint, *facts, seconds)
             session.execute(listed, values)
 
         self._asked(once)
 
     def snapshots(self) -> Sequence[Snapshot]:
         def once(session: Session) -> list[Snapshot]:
-            if not self._columns(session, self.config.table + SNAPSHOTS):
+            if not self._columns(session, self._name + SNAPSHOTS):
                 return []
             query = f"SELECT id, epoch, committed_at, rows, marks FROM {self._snapshots} WHERE checkpoint = %s"
-            found = session.execute(query, (self.config.checkpoint,))
+            found = session.execute(query, (self._checkpoint,))
             return [Snapshot(number, epoch, at, rows, tuple(marks or ())) for number, epoch, at, rows, marks in found]
 
         return self._asked(once)
 
     def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
         if low != high:
-            raise ValueError(f"{self.config}: finds results by one key, and {low!r} to {high!r} is a range; ask another store")
+            raise ValueError(f"{self._where}: finds results by one key, and {low!r} to {high!r} is a range; ask another store")
         known = {snapshot.id for snapshot in self.snapshots() if up_to is None or snapshot.id <= up_to}
 
         def once(session: Session) -> pa.Table:
             query = f'SELECT * FROM {self._table} WHERE "{CHECKPOINT}" = ? AND "{HAS_KEY}" = true AND "{KEY}" = ?'
-            found = session.execute(session.prepare(query), (self.config.checkpoint, _plain(low)))
+            found = session.execute(session.prepare(query), (self._checkpoint, _plain(low)))
             names = [name for name in found.column_names if name not in (CHECKPOINT, HAS_KEY)]
             rows = [row for row in map(dict, (zip(found.column_names, row, strict=True) for row in found)) if row[SNAPSHOT] in known]
             return pa.table({name: [_python(row[name]) for row in rows] for name in names})
@@ -168,16 +158,16 @@ class CassandraStore:
             text = " ".join(str(error).split())[:300] or type(error).__name__
             if isinstance(error, NoHostAvailable | OperationTimedOut | Unavailable | OSError):
                 remedy = "see whether it is up, and whether its options fit it"
-                raise StoreError(f"{self.config}: cannot be reached ({text}); {remedy}") from error
-            raise StoreError(f"{self.config}: refuses ({text}); mend what it says") from error
+                raise StoreError(f"{self._where}: cannot be reached ({text}); {remedy}") from error
+            raise StoreError(f"{self._where}: refuses ({text}); mend what it says") from error
 
     def _connect(self) -> None:
-        config = self.config
-        options = resolved(config.options.items(), config.where, "the driver runs", StoreError)
+        model, seconds = self._model, self._model.timeout.micros / 1e6
+        options = resolved(settings(model.options), f"{self._field}.options", "the driver runs", StoreError)
         profile = ExecutionProfile(
-            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(config.datacenter or "")),
-            consistency_level=ConsistencyLevel.name_to_value[config.consistency],
-            request_timeout=config.timeout_seconds,
+            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(model.datacenter or "")),
+            consistency_level=ConsistencyLevel.name_to_value[model.consistency],
+            request_timeout=seconds,
             row_factory=lambda names, rows: rows,
         )
         given: dict[str, Any] = {}
@@ -190,18 +180,18 @@ class CassandraStore:
 
             given["ssl_context"] = ssl.create_default_context(cafile=options["ssl.ca.location"])
         self._cluster = Cluster(
-            list(config.hosts),
-            port=config.port,
+            self._hosts,
+            port=model.port,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            connect_timeout=config.timeout_seconds,
-            control_connection_timeout=config.timeout_seconds,
+            connect_timeout=seconds,
+            control_connection_timeout=seconds,
             **given,
         )
         self._session = self._cluster.connect()
 
     def _columns(self, session: Session, table: str) -> dict[str, str]:
         query = "SELECT column_name, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
-        return dict(session.execute(query, (self.config.keyspace, table)))
+        return dict(session.execute(query, (self._model.keyspace, table)))
 
     def _prepare(self, session: Session, schema: pa.Schema) -> None:
         """Have tables with these columns."""
@@ -215,13 +205,13 @@ class CassandraStore:
             f" {', '.join(f'{_quoted(name)} {kind}' for name, kind in types.items())},"
             f' PRIMARY KEY (("{CHECKPOINT}", "{HAS_KEY}", "{KEY}"), "{SNAPSHOT}", "{ROW}"))'
         )
-        has = self._columns(session, self.config.table)
+        has = self._columns(session, self._name)
         for name, kind in types.items():
             if name not in has:
                 session.execute(f"ALTER TABLE {self._table} ADD IF NOT EXISTS {_quoted(name)} {kind}")
             elif has[name] != kind:
                 remedy = "give cassandra.table another name, or the column in output.select"
-                raise StoreError(f"{self.config}: column {name} is {has[name]}, and results have {kind}; {remedy}")
+                raise StoreError(f"{self._where}: column {name} is {has[name]}, and results have {kind}; {remedy}")
         names = [CHECKPOINT, HAS_KEY, *types]
         self._insert = session.prepare(
             f"INSERT INTO {self._table} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))}) USING TTL ?"
@@ -233,13 +223,13 @@ class CassandraStore:
         at = batch.schema.get_field_index(KEY)
         for row in zip(*(map(_plain, column.to_pylist()) for column in batch.columns), strict=True):
             has_key = row[at] is not None
-            yield (self.config.checkpoint, has_key, *row[:at], row[at] if has_key else absent, *row[at + 1 :], seconds)
+            yield (self._checkpoint, has_key, *row[:at], row[at] if has_key else absent, *row[at + 1 :], seconds)
 
     def _seconds_to_live(self, snapshot: Snapshot) -> int:
         """0: for good."""
-        if self.config.keep_seconds is None:
+        if self._keep_seconds is None:
             return 0
-        left = snapshot.committed_at + self.config.keep_seconds - self._clock()
+        left = snapshot.committed_at + self._keep_seconds - self._clock()
         return max(LEAST_TTL_SECONDS, min(MOST_TTL_SECONDS, round(left)))
 
 

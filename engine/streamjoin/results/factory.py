@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from streamjoin.manifest.field_types import Setting
+from streamjoin.io.postgres_sink import Place
+from streamjoin.io.references import settings
 from streamjoin.manifest.snapshots import CassandraStore, PostgresStore
 from streamjoin.results.store import SnapshotStore
 
-SECOND = 1_000_000
 LONGEST_TABLE = 36
 
 
@@ -21,49 +21,22 @@ def opener(
     ``query``: the resource's name; ``checkpoint``: the checkpoint's identity; ``field``: where the model is in the manifest.
     """
     table = model.table or table_of(query, join)
-    timeout, options = model.timeout.micros / SECOND, _texts(model.options)
-    if isinstance(model, PostgresStore):
-        postgres, where = model, f"{field}.postgres.options"
 
-        def open_postgres() -> SnapshotStore:
-            from streamjoin.results import postgres as module
+    def opened() -> SnapshotStore:
+        if isinstance(model, PostgresStore):
+            from streamjoin.results import postgres
 
-            return module.PostgresStore(
-                module.PostgresConfig(
-                    *(postgres.host, postgres.port, postgres.database, postgres.namespace, table, checkpoint, timeout, options, where)
-                )
-            )
+            where = (model.host, model.port, model.database, model.namespace, table)
+            place = Place(*where, model.timeout.micros / 1e6, settings(model.options), f"{field}.postgres.options")
+            return postgres.PostgresStore(place, checkpoint)
+        from streamjoin.results import cassandra
 
-        return open_postgres
-    cassandra = model
+        return cassandra.CassandraStore(model, table, checkpoint, keep_seconds, field=f"{field}.cassandra")
 
-    def open_cassandra() -> SnapshotStore:
-        from streamjoin.results import cassandra as module
-
-        return module.CassandraStore(
-            module.CassandraConfig(
-                hosts=tuple(host.strip() for host in cassandra.hosts.split(",")),
-                port=cassandra.port,
-                keyspace=cassandra.keyspace,
-                table=table,
-                checkpoint=checkpoint,
-                consistency=cassandra.consistency,
-                datacenter=cassandra.datacenter,
-                keep_seconds=keep_seconds,
-                timeout_seconds=timeout,
-                options=options,
-                where=f"{field}.cassandra.options",
-            )
-        )
-
-    return open_cassandra
+    return opened
 
 
 def table_of(query: str, join: str) -> str:
     """The table's name where the manifest gives none."""
     name = re.sub(r"[^a-z0-9_]", "_", f"{query}_{join}".lower())
     return name[:LONGEST_TABLE]
-
-
-def _texts(options: Mapping[str, Setting]) -> dict[str, str]:
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}

@@ -10,145 +10,98 @@ one that it has no more stays, with nulls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from streamjoin.io.postgres_client import Connection, connected, csv_of, remedy_for, severed_after, told_by, type_of
-from streamjoin.io.references import resolved
+from streamjoin.io.postgres_client import Client, Connection, csv_of, exists, remedy_for, told_by, type_of
+from streamjoin.io.postgres_sink import Place
 from streamjoin.results.reader import KEY, SNAPSHOT, Snapshot
 from streamjoin.results.store import StoreError
 
-MARGIN_SECONDS = 5.0
-"""The server itself ends a statement that takes too long; so much later it is not waited for any more."""
 CHECKPOINT = "_checkpoint"
 SNAPSHOTS = "_snapshots"
 """How the name of the table of snapshots ends."""
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class PostgresConfig:
-    """The place in PostgreSQL where a join's snapshots go."""
-
-    host: str
-    port: int
-    database: str
-    schema: str
-    table: str
-    checkpoint: str
-    """The identity of the checkpoint: identifiers of another one's snapshots begin at 0, too."""
-    timeout_seconds: float = 60.0
-    options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Settings of libpq; a value ``file:/path`` is that file's content, ``env:NAME`` that environment variable's."""
-    where: str = "postgres.options"
-    """The options' field, for messages."""
-
-    def __str__(self) -> str:
-        return f"PostgreSQL at {self.host}:{self.port}, {self.database}, table {self.schema}.{self.table}"
 
 
 class PostgresStore:
     """See the module and :class:`streamjoin.results.store.SnapshotStore`."""
 
-    def __init__(self, config: PostgresConfig) -> None:
-        self.config = config
-        self._connection: Connection | None = None
-        self._table = sql.Identifier(config.schema, config.table)
-        self._snapshots = sql.Identifier(config.schema, config.table + SNAPSHOTS)
-        self._prepared: pa.Schema | None = None
+    def __init__(self, place: Place, checkpoint: str) -> None:
+        """``checkpoint``: its identity, as identifiers of another one's snapshots begin at 0, too."""
+        self._place, self._checkpoint = place, checkpoint
+        self._client = Client(place, StoreError, self._explained)
+        self._table = sql.Identifier(place.namespace, place.table)
+        self._snapshots = sql.Identifier(place.namespace, place.table + SNAPSHOTS)
 
     def publish(self, snapshot: Snapshot, rows: Iterator[pa.RecordBatch]) -> None:
         def once(connection: Connection) -> None:
             first = next(rows)
-            if self._prepared is None or not self._prepared.equals(first.schema):
+            if self._client.prepared is None or not self._client.prepared.equals(first.schema):
                 self._prepare(connection, first.schema)
-                self._prepared = first.schema
+                self._client.prepared = first.schema
             with connection.transaction():
                 if self._insert(connection, snapshot):
                     self._copy(connection, first, rows)
 
-        self._asked(once)
+        self._client.asked(once)
 
     def snapshots(self) -> Sequence[Snapshot]:
         def once(connection: Connection) -> list[Snapshot]:
-            if not self._is_made(connection):
+            if not exists(connection, self._snapshots):
                 return []
             query = sql.SQL("SELECT id, epoch, committed_at, rows, marks FROM {} WHERE checkpoint = %s ORDER BY id").format(self._snapshots)
-            found = connection.execute(query, [self.config.checkpoint]).fetchall()
+            found = connection.execute(query, [self._checkpoint]).fetchall()
             return [Snapshot(number, epoch, at.timestamp(), rows, tuple(marks)) for number, epoch, at, rows, marks in found]
 
-        return self._asked(once)
+        return self._client.asked(once)
 
     def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
         def once(connection: Connection) -> pa.Table:
             query = sql.SQL("SELECT * FROM {} WHERE {} = %s AND {} BETWEEN %s AND %s AND {} <= %s").format(
                 self._table, *map(sql.Identifier, (CHECKPOINT, KEY, SNAPSHOT))
             )
-            cursor = connection.execute(query, [self.config.checkpoint, low, high, 2**62 if up_to is None else up_to])
+            cursor = connection.execute(query, [self._checkpoint, low, high, 2**62 if up_to is None else up_to])
             names = [column.name for column in cursor.description or ()]
             columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
             return pa.table(dict(zip(names, map(list, columns), strict=True))).drop_columns([CHECKPOINT])
 
-        return self._asked(once)
+        return self._client.asked(once)
 
     def let_go(self, committed_before: float) -> int:
         def once(connection: Connection) -> int:
-            if not self._is_made(connection):
+            if not exists(connection, self._snapshots):
                 return 0
             with connection.transaction():
                 query = sql.SQL("DELETE FROM {} WHERE checkpoint = %s AND committed_at < %s RETURNING id").format(self._snapshots)
                 before = datetime.fromtimestamp(committed_before, UTC)
-                gone = [number for (number,) in connection.execute(query, [self.config.checkpoint, before])]
+                gone = [number for (number,) in connection.execute(query, [self._checkpoint, before])]
                 query = sql.SQL("DELETE FROM {} WHERE {} = %s AND {} = ANY(%s)").format(
                     self._table, sql.Identifier(CHECKPOINT), sql.Identifier(SNAPSHOT)
                 )
-                connection.execute(query, [self.config.checkpoint, gone])
+                connection.execute(query, [self._checkpoint, gone])
             return len(gone)
 
-        return self._asked(once)
+        return self._client.asked(once)
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._client.close()
 
-    def _asked(self, once: Callable[[Connection], Answer]) -> Answer:
-        """What ``once`` answers. Raises StoreError; the next call connects anew then."""
-        try:
-            if self._connection is None:
-                self._connection = self._connected()
-            with severed_after(self._connection, self.config.timeout_seconds + MARGIN_SECONDS):
-                return once(self._connection)
-        except psycopg.Error as error:
-            self._prepared = None
-            self.close()
-            text = told_by(error)
-            if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-                remedy = "see whether it is up, and whether its options fit it"
-                raise StoreError(f"{self.config}: cannot be reached ({text}); {remedy}") from error
-            raise StoreError(f"{self.config}: refuses ({text}); {remedy_for(error, 'postgres')}") from error
-
-    def _connected(self) -> Connection:
-        config = self.config
-        options = resolved(config.options.items(), config.where, "the driver runs", StoreError)
-        return connected(config.host, config.port, config.database, config.timeout_seconds, options)
-
-    def _is_made(self, connection: Connection) -> bool:
-        named = self._snapshots.as_string(connection)
-        return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [named]).fetchall() == [(True,)]
+    def _explained(self, error: psycopg.Error) -> Exception:
+        """What an error of the server is for the store."""
+        text = told_by(error)
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+            return StoreError(f"{self._place}: cannot be reached ({text}); see whether it is up, and whether its options fit it")
+        return StoreError(f"{self._place}: refuses ({text}); {remedy_for(error, 'postgres')}")
 
     def _prepare(self, connection: Connection, schema: pa.Schema) -> None:
         """Have tables with these columns. Several drivers may do so at once."""
         with connection.transaction():
-            lock = f"{self.config.schema}.{self.config.table}"
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+            self._client.lock(connection)
             connection.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (checkpoint text, id bigint, epoch bigint NOT NULL, committed_at timestamptz NOT NULL,"
@@ -175,11 +128,11 @@ class PostgresStore:
                     )  # fmt: skip
                 elif has[column.name] != wanted:
                     remedy = "give postgres.table another name, or the column in output.select"
-                    raise StoreError(f"{self.config}: column {column.name} is {has[column.name]}, and results have {wanted}; {remedy}")
+                    raise StoreError(f"{self._place}: column {column.name} is {has[column.name]}, and results have {wanted}; {remedy}")
             for columns in ((KEY, SNAPSHOT), (CHECKPOINT, SNAPSHOT)):
                 connection.execute(
                     sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})").format(
-                        sql.Identifier(f"{self.config.table}{columns[0]}"), self._table, sql.SQL(", ").join(map(sql.Identifier, columns))
+                        sql.Identifier(f"{self._place.table}{columns[0]}"), self._table, sql.SQL(", ").join(map(sql.Identifier, columns))
                     )
                 )
 
@@ -188,7 +141,7 @@ class PostgresStore:
         query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._snapshots)
         at = datetime.fromtimestamp(snapshot.committed_at, UTC)
         marks = [mark.replace("\0", "\ufffd") for mark in snapshot.marks]
-        values = [self.config.checkpoint, snapshot.id, snapshot.epoch, at, snapshot.rows, marks]
+        values = [self._checkpoint, snapshot.id, snapshot.epoch, at, snapshot.rows, marks]
         return connection.execute(query, values).rowcount == 1
 
     def _copy(self, connection: Connection, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> None:
@@ -199,5 +152,5 @@ class PostgresStore:
                 copy.write(self._csv(batch))
 
     def _csv(self, batch: pa.RecordBatch) -> bytes:
-        checkpoint = pa.repeat(self.config.checkpoint, batch.num_rows)
+        checkpoint = pa.repeat(self._checkpoint, batch.num_rows)
         return csv_of(pa.table([checkpoint, *batch.columns], names=[CHECKPOINT, *batch.schema.names]))
