@@ -29,9 +29,8 @@ from streamjoin.controlplane.driver import Driver
 from streamjoin.elastic.plan import Plan
 from streamjoin.elastic.planner import follow
 from streamjoin.epoch.ports import EpochFailed
-from streamjoin.io.base import SinkError
-from streamjoin.io.outbox import data_of
-from streamjoin.io.postgres_sink import ArrowWriter
+from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.outbox import OutboxWriter, data_of
 from streamjoin.kernel.run import Run
 from streamjoin.language.predicate import MainKind, MainPredicate
 from streamjoin.language.sides import LEFT, RIGHT, SIDES
@@ -469,7 +468,7 @@ def switch(driver: Driver, tasks: int, storage: ObjectStorage, fetched: list[int
 
 def test_what_is_staged_in_the_outbox_is_compared_with_what_was_written(tmp_path: Path) -> None:
     storage, schema = ObjectStorage(str(tmp_path)), pa.schema([("a", pa.int64())])
-    writer = ArrowWriter(storage, schema, "outbox/one", "stem", 0)
+    writer = OutboxWriter(storage, schema, "outbox/one", 0, lambda done: Staged("", "part", 0, 0))
     writer.write(pa.record_batch([pa.array(range(100))], schema=schema))
     (staged,) = writer.close()
     written = data_of(storage, staged)

@@ -1,4 +1,5 @@
-"""Results as values of Kafka records: JSON, or Avro and JSON that name their schema in a registry.
+"""Results as keys and values of Kafka records, and how they are staged. Values are JSON, or Avro and JSON that name their schema in a
+registry.
 
 Always holds: a value is a function of the result and of the schema's id alone, and an id belongs to one schema for good. The schema follows
 from the output's columns: a record of Avro, each field of which may be null, or an object of JSON Schema (draft 7).
@@ -18,16 +19,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.io.base import SinkError
+from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.outbox import OUTBOX, OutboxWriter
 from streamjoin.io.schema_registry import RegistryConfig, registry_of
 from streamjoin.io.sinks import json_texts
 from streamjoin.kernel.arrays import view
+from streamjoin.state.storage import Storage
 
 KINDS = {"avro": "AVRO", "jsonSchema": "JSON"}
 """By format of the manifest."""
 _PREFIX_BYTES = 5
 """A zero and the schema's id."""
 NAME, NAMESPACE = "Result", "streamjoin"
+CHUNK_ROWS = 16 * 1024
+"""The number of rows that become text at a time; rows of more than 128 KiB would not fit the 2 GB of Arrow's strings, nor a Kafka
+record."""
+OBJECT_ROWS = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -158,3 +165,35 @@ def _avro(batch: pa.RecordBatch, prefix: bytes) -> pa.Array:
         *(np.frombuffer(prefix, np.uint8), kinds, cells.reshape(-1), sizes.reshape(-1), given.reshape(-1), rows, offsets, out)
     )
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(out[:used])])
+
+
+class KafkaWriter(OutboxWriter):
+    """Stages results as Arrow files of (value) or (value, key)."""
+
+    def __init__(
+        self, storage: Storage, schema: pa.Schema, key: int | None, encoding: Encoding, name: str, prefix: str, small_bytes: int
+    ) -> None:
+        """``prefix``: how the identities of the task's records begin, which then count them."""
+
+        def blank(done: list[Staged]) -> Staged:
+            return Staged("", f"{prefix}/{sum(staged.rows for staged in done)}", 0, 0)
+
+        super().__init__(storage, schema, f"{OUTBOX}/{name}", small_bytes, blank, is_file=True)
+        self._encoding, self._key = encoding, key
+
+    def _take(self, batch: pa.RecordBatch, most_rows: int | None = None) -> None:
+        for start in range(0, batch.num_rows, CHUNK_ROWS):
+            chunk = batch.slice(start, CHUNK_ROWS)
+            columns = {"value": self._encoding.values(chunk)}
+            if self._key is not None:
+                columns["key"] = _key_bytes(chunk.column(self._key))
+            super()._take(pa.record_batch(columns), OBJECT_ROWS)
+
+
+def _key_bytes(column: pa.Array) -> pa.Array:
+    """A record's key: text and bytes as they are, other values as JSON writes them; null is no key."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return column.cast(pa.binary())
+    texts = json_texts(pa.record_batch([column], names=["k"]))
+    bare = pc.replace_substring_regex(texts, r'^\{"k":"?(.*?)"?\}$', r"\1")
+    return pc.if_else(column.is_valid(), bare, pa.scalar(None, pa.string())).cast(pa.binary())

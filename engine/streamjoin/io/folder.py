@@ -6,6 +6,7 @@ a listing says all that is to be known of them, so that nothing is asked twice.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 from collections import deque
@@ -20,7 +21,7 @@ import pyarrow as pa
 from streamjoin.io.base import SourceError
 from streamjoin.io.identity import Status
 from streamjoin.location import is_url, within
-from streamjoin.state.storage import Listed, Missing, ObjectStorage
+from streamjoin.state.storage import Missing, ObjectStorage
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """Hive's value of a column in the name of a directory where it is null."""
@@ -47,9 +48,6 @@ class Entry(Protocol):
 
     def inode(self) -> int:
         """0: there is none."""
-
-    def stat(self) -> Any:
-        """An object with ``st_size`` and ``st_mtime_ns``, and ``st_ino`` of a file. Raises FileNotFoundError."""
 
 
 class Opened(Protocol):
@@ -158,7 +156,7 @@ class LocalFolder:
     def path(self, name: str) -> str:
         return os.path.join(self._root, name)
 
-    def status(self, entry: Entry) -> Status:
+    def status(self, entry: Any) -> Status:
         return _status(entry.stat())
 
     def open(self, name: str, status: Status = UNKNOWN) -> Opened:
@@ -227,14 +225,15 @@ class StoreFolder:
         return ObjectStorage(self._root)
 
     def scan(self, *, is_deep: bool) -> Iterable[Entry]:
-        return map(_StoreEntry, self._storage.list_folder(is_deep=is_deep))
+        for item in self._storage.list_folder(is_deep=is_deep):
+            yield _StoreEntry(item.name, Status(item.size, item.modified_ns, tag=item.tag))
 
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def status(self, entry: Entry) -> Status:
-        found = entry.stat()
-        return Status(found.st_size, found.st_mtime_ns, tag=found.tag)
+    def status(self, entry: Any) -> Status:
+        found: Status = entry.found
+        return found
 
     def open(self, name: str, status: Status = UNKNOWN) -> Opened:
         held = self._held if self._held is not None and self._held.name == name else None
@@ -280,32 +279,14 @@ class _Held:
 
 @dataclass(frozen=True)
 class _StoreEntry:
-    listed: Listed
-
-    @property
-    def name(self) -> str:
-        return self.listed.name
-
-    @property
-    def tag(self) -> str:
-        return self.listed.tag
+    name: str
+    found: Status
 
     def is_file(self) -> bool:
         return True
 
     def inode(self) -> int:
         return 0
-
-    def stat(self) -> _StoreEntry:
-        return self
-
-    @property
-    def st_size(self) -> int:
-        return self.listed.size
-
-    @property
-    def st_mtime_ns(self) -> int:
-        return self.listed.modified_ns
 
 
 class _StoreFile:
@@ -334,19 +315,14 @@ class _StoreFile:
         pass
 
 
-class _Ranges:
+class _Ranges(io.RawIOBase):
     """An object as a file that is read by ranges. Its end is fetched once, for the footer is asked for in several parts."""
-
-    closed = False
 
     def __init__(self, file: Opened, size: int) -> None:
         self._file = file
         self._size = size
         self._at = 0
         self._end = b""
-
-    def size(self) -> int:
-        return self._size
 
     def tell(self) -> int:
         return self._at
@@ -369,18 +345,3 @@ class _Ranges:
         if not self._end:
             self._end = self._file.pread(self._size - end_starts, end_starts)
         return self._end[self._at - end_starts :][:count]
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -28,9 +28,8 @@ from confluent_kafka import KafkaError, KafkaException
 from pyarrow import ipc
 
 from streamjoin.io.base import Sink, SinkError, Staged, Traffic, UnavailableError
-from streamjoin.io.encoded import Encoding
+from streamjoin.io.encoded import Encoding, KafkaWriter
 from streamjoin.io.kafka_client import Complaints, KafkaClient, client_of, error_of, reason_of, registry_config
-from streamjoin.io.kafka_outbox import KafkaWriter
 from streamjoin.io.kafka_records import Outgoing
 from streamjoin.io.kafka_sender import Sender
 from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of, settings

@@ -6,14 +6,15 @@ what a writer that was aborted has put is removed.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
-from streamjoin.io.base import SinkError, Staged
+from streamjoin.io.base import SinkError, Staged, arrow_bytes
 from streamjoin.state import checks
-from streamjoin.state.storage import Storage
+from streamjoin.state.storage import Storage, StorageError
 
 OUTBOX = "outbox"
 OBJECT_BYTES = 32 * 1024 * 1024
@@ -34,12 +35,24 @@ def data_of(storage: Storage, staged: Staged) -> bytes:
         raise SinkError(str(error)) from error
 
 
-class OutboxWriter(ABC):
-    """Stages one task's results. What of them, and in which format, is the sink's."""
+class OutboxWriter:
+    """Stages one task's results, in Arrow's format."""
 
-    def __init__(self, storage: Storage, schema: pa.Schema, path: str, small_bytes: int) -> None:
-        """``path``: how the objects' names begin. One of at most ``small_bytes`` is left to the commit, where it is the only one so far."""
-        self._storage, self._schema, self._path, self._small_bytes = storage, schema, path, small_bytes
+    def __init__(
+        self,
+        storage: Storage,
+        schema: pa.Schema,
+        path: str,
+        small_bytes: int,
+        blank: Callable[[list[Staged]], Staged],
+        *,
+        compression: str | None = "lz4",
+        is_file: bool = False,
+    ) -> None:
+        """``path``: how the objects' names begin. One of at most ``small_bytes`` is left to the commit, where it is the only one so far.
+        ``blank``: what the next one is staged as, after these, but for its place and size. The rest: as for ``arrow_bytes``."""
+        self._storage, self._schema, self._path, self._small_bytes, self._blank = storage, schema, path, small_bytes, blank
+        self._compression, self._is_file = compression, is_file
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
         self._done: list[Staged] = []
@@ -51,7 +64,8 @@ class OutboxWriter(ABC):
             raise SinkError(f"writer {self._path}: closed already; ask the sink for another")
         if not batch.schema.equals(self._schema):
             raise SinkError(f"writer {self._path}: a batch's columns {batch.schema.names} are not the sink's {self._schema.names}")
-        self._take(batch)
+        if batch.num_rows:
+            self._take(batch)
 
     def close(self) -> list[Staged]:
         """Finishes; what was staged, in order."""
@@ -64,22 +78,12 @@ class OutboxWriter(ABC):
         """Removes every object of this writer."""
         self._finished = True
         self._pending = []
-        self._storage.delete_many([staged.path for staged in self._done if staged.path])
+        with contextlib.suppress(StorageError):  # what made the writer give up matters more; the sweep finds these objects
+            self._storage.delete_many([staged.path for staged in self._done if staged.path])
         self._done = []
 
-    @abstractmethod
-    def _take(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch of results, as :meth:`_keep` does what is to be staged of it."""
-
-    @abstractmethod
-    def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
-        """An object's content."""
-
-    @abstractmethod
-    def _final(self) -> str:
-        """The name under which the next object's results become visible."""
-
-    def _keep(self, batch: pa.RecordBatch, most_rows: int | None = None) -> None:
+    def _take(self, batch: pa.RecordBatch, most_rows: int | None = None) -> None:
+        """Keep a batch of what is to be staged."""
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
@@ -89,11 +93,12 @@ class OutboxWriter(ABC):
     def _put(self) -> None:
         if not self._pending:
             return
-        data, final, rows = self._encoded(self._pending), self._final(), self._pending_rows
+        data = arrow_bytes(self._pending, self._compression, is_file=self._is_file)
+        staged = replace(self._blank(self._done), rows=self._pending_rows, nbytes=data.size)
         if not self._done and data.size <= self._small_bytes:
-            self._done.append(Staged("", final, rows, data.size, data=data.to_pybytes()))
+            self._done.append(replace(staged, data=data.to_pybytes()))
         else:
             path = checks.named(f"{self._path}-{len(self._done):03d}", "arrow", memoryview(data))
             self._storage.put(path, memoryview(data))
-            self._done.append(Staged(path, final, rows, data.size))
+            self._done.append(replace(staged, path=path))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.io.base import Sink, SinkError, Staged, arrow_bytes
+from streamjoin.io.base import Sink, SinkError, Staged
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
 from streamjoin.io.references import settings
@@ -78,9 +78,13 @@ class PostgresSink(Sink):
     def _folder(self) -> str:
         return f"{OUTBOX}/postgres-{quote(self.config.join, safe='')}"
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ArrowWriter:
+    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> OutboxWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
-        return ArrowWriter(self._storage, self.schema, f"{self._folder}/{name}", stem if stem is not None else name, small_bytes)
+
+        def blank(done: list[Staged]) -> Staged:
+            return Staged("", f"part-{stem if stem is not None else name}-{len(done):03d}", 0, 0)
+
+        return OutboxWriter(self._storage, self.schema, f"{self._folder}/{name}", small_bytes, blank)
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """The same results, which the commit keeps as they are, under names of their own."""
@@ -131,24 +135,6 @@ class PostgresSink(Sink):
 
             self._opened = PostgresTable(self.config, self.schema)
         return self._opened
-
-
-class ArrowWriter(OutboxWriter):
-    """Stages results as they are, in Arrow's format of streams."""
-
-    def __init__(self, storage: Storage, schema: pa.Schema, path: str, stem: str, small_bytes: int) -> None:
-        super().__init__(storage, schema, path, small_bytes)
-        self._stem = stem
-
-    def _take(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._keep(batch)
-
-    def _encoded(self, batches: list[pa.RecordBatch]) -> pa.Buffer:
-        return arrow_bytes(batches, "lz4")
-
-    def _final(self) -> str:
-        return f"part-{self._stem}-{len(self._done):03d}"
 
 
 def open_sink(model: Model, writing: Writing) -> PostgresSink:

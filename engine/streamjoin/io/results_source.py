@@ -6,20 +6,18 @@ next part, have been read, n in all.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyarrow import ipc
 
 from streamjoin.io.arrivals import Arrivals
 from streamjoin.io.base import MAX_BATCH_ROWS, Position, Records, Source, SourcePlan, Split, Staged
-from streamjoin.state import checks
+from streamjoin.io.outbox import OutboxWriter
 from streamjoin.state.blocks import FOLDER
 from streamjoin.state.extent import Extent
 from streamjoin.state.intermediate import IntermediateResult, read_intermediate
-from streamjoin.state.storage import Storage, StorageError
+from streamjoin.state.storage import Storage
 
 SPLIT_ROWS = 250_000
 BEGIN: Position = {"epoch": -1, "number": -1, "row": 0, "records": 0}
@@ -100,41 +98,10 @@ class Feed:
     storage: Storage
     schema: pa.Schema
 
-    def writer(self, name: str, *, small_bytes: int) -> FeedWriter:
+    def writer(self, name: str, *, small_bytes: int) -> OutboxWriter:
         """``name`` is unique to the epoch, task, attempt and join."""
-        return FeedWriter(self, name, small_bytes)
 
+        def blank(done: list[Staged]) -> Staged:
+            return Staged("", "", 0, 0, is_fed=True)
 
-class FeedWriter:
-    """Takes one task's results of one epoch, for streams that read them. Memory: all of them."""
-
-    def __init__(self, feed: Feed, name: str, small_bytes: int) -> None:
-        self._feed, self._name, self._small_bytes = feed, name, small_bytes
-        self._batches: list[pa.RecordBatch] = []
-        self._path = ""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._batches.append(batch)
-
-    def close(self) -> list[Staged]:
-        """See :class:`streamjoin.io.base.Writer`."""
-        if not self._batches:
-            return []
-        sink = pa.BufferOutputStream()
-        with ipc.new_file(sink, self._feed.schema) as writer:
-            for batch in self._batches:
-                writer.write_batch(batch)
-        rows, self._batches = sum(batch.num_rows for batch in self._batches), []
-        data = sink.getvalue()
-        if data.size <= self._small_bytes:
-            return [Staged("", "", rows, data.size, data=data.to_pybytes(), is_fed=True)]
-        self._path = checks.named(f"{FOLDER}/{self._name}", "arrow", memoryview(data))
-        self._feed.storage.put(self._path, memoryview(data))
-        return [Staged(self._path, "", rows, data.size, is_fed=True)]
-
-    def abort(self) -> None:
-        """See :class:`streamjoin.io.base.Writer`."""
-        if self._path:
-            with contextlib.suppress(StorageError):  # the sweep finds it
-                self._feed.storage.delete_many([self._path])
+        return OutboxWriter(self.storage, self.schema, f"{FOLDER}/{name}", small_bytes, blank, compression=None, is_file=True)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,12 +27,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from streamjoin.io.base import Sink, SinkError, Staged, Writer, arrow_bytes
+from streamjoin.io.base import Sink, SinkError, SourceError, Staged, Writer, arrow_bytes
+from streamjoin.io.folder import folder_at
 from streamjoin.io.ownership import Owner, claim_directory
 from streamjoin.io.staging import STAGING, InMemory, StagedFile, Staging, staging_at
 from streamjoin.kernel.arrays import time_texts
 from streamjoin.language.temporal import date_text, timestamp_text
-from streamjoin.location import place
+from streamjoin.location import is_url, place
 from streamjoin.state.storage import StorageError
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ LOOK_EVERY = 16
 """It is decided by one in so many of a sink's files."""
 JSON_CHUNK_ROWS = 16 * 1024
 JSON_CHUNK_BYTES = 64 * 1024 * 1024
+ALL_ROW_GROUPS = 2**31
 
 
 @dataclass(frozen=True)
@@ -429,3 +432,25 @@ def open_sink(model: Model, writing: Writing) -> FilesSink:
     """See ``io.factory``."""
     config = FilesSinkConfig(place(model.path), model.format, model.compression, gather_seconds=model.gather.micros / 1e6)
     return FilesSink(config, writing.schema)
+
+
+def results(sink: Model, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """What a sink has written, read back: lists the files; the iterator reads them."""
+    from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
+
+    folder, ending = folder_at(sink.path), f".{sink.format}"
+    is_there = is_url(sink.path) or os.path.isdir(sink.path)
+    entries = sorted(folder.scan(is_deep=False), key=lambda entry: entry.name) if is_there else []
+    parts = [(entry.name, folder.status(entry).size) for entry in entries if entry.is_file() and entry.name.endswith(ending)]
+    reader = FilesReader(FilesSourceConfig(path=sink.path, format=sink.format, fills=False, is_deep=False), schema, exact=False)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for name, size in parts:
+            end = ALL_ROW_GROUPS if sink.format == "parquet" else size
+            for records in reader.read(FilesSplit(first_record=0, records=0, ranges=(FileRange(name, 0, end, 0, size),))):
+                if records.rejected:
+                    first = records.rejected[0]
+                    raise SourceError(f"{folder.path(name)}: {first.place}: {first.error}; was output.select another then?")
+                yield records.batch
+
+    return read()

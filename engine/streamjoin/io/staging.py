@@ -58,12 +58,15 @@ class Staging(Protocol):
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Raises SinkError where a committed file is gone, unless it may have been published before (``again``)."""
+        return
 
     def staged(self) -> Iterable[str]:
         """The names of the files that are staged."""
+        return ()
 
     def remove(self, paths: Sequence[str]) -> None:
         """Removes staged files; nothing happens for those that are not there."""
+        return
 
 
 def staging_at(root: str) -> Staging:
@@ -186,10 +189,11 @@ class _ScratchFile:
         self._storage = storage
         self._path = path
         self._file = tempfile.TemporaryFile(prefix="streamjoin-")  # noqa: SIM115 - closed when finished or abandoned
-        self.stream = pa.PythonFile(_Unclosed(self._file.fileno()), mode="w")
+        self.stream = pa.PythonFile(os.fdopen(self._file.fileno(), "wb", closefd=False), mode="w")
 
     def finish(self, staged: Staged) -> Staged:
-        self._file.flush()
+        if not self.stream.closed:
+            self.stream.close()
         size = os.fstat(self._file.fileno()).st_size
         with self._file:
             self._storage.put(self._path, memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ)))
@@ -199,22 +203,13 @@ class _ScratchFile:
         self._file.close()
 
 
-class InMemory:
+class InMemory(Staging):
     """The place where files are made that the commit keeps. Nothing is staged, so that there is nothing to publish or to remove."""
 
     keeps_data = True
 
     def create(self, path: str) -> StagedFile:
         return _MemoryFile()
-
-    def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
-        pass
-
-    def staged(self) -> Iterable[str]:
-        return []
-
-    def remove(self, paths: Sequence[str]) -> None:
-        pass
 
 
 class _MemoryFile:
@@ -227,33 +222,6 @@ class _MemoryFile:
 
     def abandon(self) -> None:
         self.stream.close()
-
-
-class _Unclosed:
-    """The writing end of a descriptor that outlives what writes to it."""
-
-    closed = False
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._written = 0
-
-    def write(self, data: bytes | memoryview) -> int:
-        view = memoryview(data).cast("B")
-        done = 0
-        while done < len(view):
-            done += os.write(self._descriptor, view[done:])
-        self._written += done
-        return done
-
-    def tell(self) -> int:
-        return self._written
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _lost(source: str, target: str, rows: int) -> SinkError:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
+from streamjoin.io.base import arrow_bytes
 from streamjoin.kernel.expression import Evaluator
 from streamjoin.language.sql import Expression
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT
@@ -120,11 +121,7 @@ class PartWriter:
 
 def encoded(batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
     """One or more batches of one schema as a part's bytes. O(bytes)."""
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batches[0].schema, options=ipc.IpcWriteOptions(compression="lz4")) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return sink.getvalue()
+    return arrow_bytes(batches, "lz4")
 
 
 def read_parts(storage: Storage, parts: Sequence[Part]) -> pa.Table:

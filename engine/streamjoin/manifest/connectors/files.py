@@ -118,7 +118,7 @@ class FilesSink(SinkConnector):
     """How long the results of small epochs may wait, to be written into fewer files; 0s: a file for each epoch at once."""
 
     opener = "streamjoin.io.sinks:open_sink"
-    results = "streamjoin.io.files_results:results"
+    results = "streamjoin.io.sinks:results"
     api_rules = (
         rule(
             "self.format != 'json' || !has(self.compression) || self.compression == 'none'",
