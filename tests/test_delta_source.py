@@ -22,7 +22,7 @@ from harness import MemorySnapshots, Root
 from s3 import S3Server
 from streamjoin.cli.exits import Exit
 from streamjoin.io.base import Position, SourceError, SourcePlan
-from streamjoin.io.delta_changes import DeltaChanges, DeltaSourceConfig
+from streamjoin.io.delta_changes import DeltaChanges
 from streamjoin.io.factory import make_source
 from streamjoin.io.table_source import TableSource
 from streamjoin.language.ddl import parse_schema
@@ -35,7 +35,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 
 
 def source(root: Root, schema: pa.Schema = SCHEMA, *, files: int = 1000, **config: Any) -> TableSource:
-    return TableSource(DeltaChanges(DeltaSourceConfig(str(root), **config)), schema, f"delta.path: {root}", files)
+    return TableSource(DeltaChanges(str(root), **config), schema, f"delta.path: {root}", files)
 
 
 def rows(*numbers: int) -> pa.Table:

@@ -21,7 +21,7 @@ from harness import MemorySnapshots, Root
 from s3 import S3Server
 from streamjoin.io.base import Position, SourceError
 from streamjoin.io.factory import make_source
-from streamjoin.io.iceberg_changes import IcebergChanges, IcebergSourceConfig
+from streamjoin.io.iceberg_changes import IcebergChanges
 from streamjoin.io.iceberg_checked import check
 from streamjoin.io.iceberg_rewrite import rewrite
 from streamjoin.io.iceberg_sink import IcebergSink, IcebergSinkConfig
@@ -39,7 +39,7 @@ def quiet() -> None:
 
 
 def source(root: Path, schema: pa.Schema = SCHEMA, *, files: int = 1000, **config: Any) -> TableSource:
-    changes = IcebergChanges(IcebergSourceConfig(TABLE, tuple(catalog_at(root).items()), **config))
+    changes = IcebergChanges(TABLE, tuple(catalog_at(root).items()), **config)
     return TableSource(changes, schema, f"iceberg.table: {TABLE}", files)
 
 
@@ -142,7 +142,7 @@ def test_partitions_of_unusual_text_are_read_whoever_wrote_them(where: str, tmp_
     with table.update_spec() as update:
         update.add_identity("part")
     table.append(unusual(0))
-    changes = IcebergChanges(IcebergSourceConfig(TABLE, tuple(properties.items())))
+    changes = IcebergChanges(TABLE, tuple(properties.items()))
     made = TableSource(changes, SCHEMA, "iceberg.table", 1000)
     found, position = drained(made, None)
     assert sorted(found) == list(range(len(UNUSUAL)))

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamjoin.results.merging import in_portions, merged
+from streamjoin.io.base import portions
+from streamjoin.results.merging import merged
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "whole numbers": (pa.int64(), lambda rng: rng.randrange(20)),
@@ -76,7 +77,7 @@ def test_a_merge_reads_no_further_than_it_has_written_but_for_a_piece_of_each(sp
 
 def test_portions_are_of_whole_pieces_and_hardly_larger_than_asked_for() -> None:
     of_ten = [pa.table({"key": pa.array(range(10), pa.int64())}) for _ in range(25)]
-    portions = list(in_portions(of_ten, 400))
-    assert [portion.num_rows for portion in portions] == [50] * 5
-    assert pa.concat_tables(portions).equals(pa.concat_tables(of_ten))
-    assert list(in_portions([], 400)) == []
+    found = [pa.concat_tables(portion) for portion in portions(of_ten, 400)]
+    assert [portion.num_rows for portion in found] == [50] * 5
+    assert pa.concat_tables(found).equals(pa.concat_tables(of_ten))
+    assert list(portions([], 400)) == []

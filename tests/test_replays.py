@@ -31,7 +31,6 @@ from streamjoin.io.base import Records, Rejected, Split
 from streamjoin.io.files_reader import FileRange, FilesSplit
 from streamjoin.io.identity import Known
 from streamjoin.io.kafka_records import KafkaSplit
-from streamjoin.io.table_source import TableRange
 from streamjoin.manifest import load as load_manifest
 from streamjoin.runner.inline import InlineRunner
 from streamjoin.state.log import read_latest
@@ -219,7 +218,7 @@ KNOWN = Known([900, 2], "hash", "stamp", 17)
 SPLITS = [
     KafkaSplit(first_record=5, records=3, partition=7, topic="t", start=100, end=103, of_topic=2),
     FilesSplit(first_record=0, records=9, ranges=(FileRange("a\udcff", 0, 90, 4, 90, KNOWN), FileRange("b", 0, 50, 5, 50, tag="e"))),
-    FilesSplit(first_record=1, records=1, ranges=(TableRange("p=1/f.parquet", 0, 1, 1, 70, partition={"p": "1", "q": None}),)),
+    FilesSplit(first_record=1, records=1, ranges=(FileRange("p=1/f.parquet", 0, 1, 1, 70, partition={"p": "1", "q": None}),)),
 ]
 
 

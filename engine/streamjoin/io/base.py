@@ -12,9 +12,10 @@ Always holds:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ MAX_BATCH_ROWS = 1 << 18
 RAW_LIMIT_BYTES = 64 * 1024
 """A rejected record is kept up to this size."""
 
+T = TypeVar("T")
 Position: TypeAlias = dict[str, Any]
 """How far a source has been read: plain JSON, opaque to everybody but the source."""
 
@@ -396,6 +398,20 @@ class Sink(Protocol):
     def finish(self) -> None:
         """Waits for what the sink does beside the join, as rewriting a table's small files. Raises nothing."""
         return
+
+
+def portions(pieces: Iterable[T], most: int, size: Callable[[T], int] = attrgetter("nbytes")) -> Iterator[list[T]]:
+    """The same pieces in lists, each of which ends once it comes to so much. O(n)."""
+    portion: list[T] = []
+    total = 0
+    for piece in pieces:
+        portion.append(piece)
+        total += size(piece)
+        if total >= most:
+            yield portion
+            portion, total = [], 0
+    if portion:
+        yield portion
 
 
 def arrow_bytes(batches: Sequence[pa.RecordBatch], compression: str | None = None, *, is_file: bool = False) -> pa.Buffer:

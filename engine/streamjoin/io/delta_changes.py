@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -37,34 +35,20 @@ KNOWN_FEATURES = {
     *("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
 }
 """What a table's protocol may ask of readers; files with deletion vectors are refused one by one."""
-LOOK_SECONDS = 600.0
-"""How often it is looked whether a version that is not there was removed."""
-
-
-@dataclass(frozen=True)
-class DeltaSourceConfig:
-    """A Delta source as the manifest describes it."""
-
-    path: str
-    """The table's root: a place, as ``location`` writes it."""
-    starting_version: int | None = None
-    """Read the changes from this version on; None: the table as it is, and then its changes."""
-    on_change: str = "fail"
-    """A version that does not only add rows: fail, or skip."""
 
 
 class DeltaChanges:
     """See the module, and :class:`streamjoin.io.table_source.TableLog`. A mark is ``[version, whether as a whole]``."""
 
-    def __init__(self, config: DeltaSourceConfig) -> None:
-        self.config = config
-        self.root = config.path
-        self._storage = ObjectStorage(config.path)
-        self._looked_at: float | None = None
-        self._kept = KeptChanges(self._change)
+    def __init__(self, root: str, starting_version: int | None = None, on_change: str = "fail") -> None:
+        """``root``: of the table, a place as ``location`` writes it. ``starting_version``: read the changes from it on; None: the table as
+        it is, and then its changes. ``on_change``: of a version that does not only add rows, fail or skip."""
+        self.root, self._start, self._on_change = root, starting_version, on_change
+        self._storage = ObjectStorage(root)
+        self._kept = KeptChanges(self._change, self._look)
 
     def begin(self) -> tuple[Mark, bool]:
-        start = self.config.starting_version
+        start = self._start
         return ([start, False] if start is not None else [self._table().version(), True]), True
 
     def columns(self) -> Mapping[str, int | None]:
@@ -84,7 +68,6 @@ class DeltaChanges:
         try:
             text = self._storage.get(f"{LOG}/{version:020d}.json")
         except Missing:
-            self._look(version)
             return None
         try:
             return self._made(version, actions_of(text))
@@ -104,7 +87,7 @@ class DeltaChanges:
         if removed:
             what = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), None) or "a transaction"
             told = f"delta.path: {self.root}: version {version} ({what}) deletes or changes rows, which a join cannot take back"
-            if self.config.on_change == "fail":
+            if self._on_change == "fail":
                 remedy = "give onChange: skip to read nothing of such versions, or begin after it with startingVersion and a new checkpoint"
                 raise SourceError(f"{told}; {remedy}")
             return Change([version, False], (), f"{told}; its files are skipped")
@@ -116,24 +99,17 @@ class DeltaChanges:
 
     def _look(self, version: int) -> None:
         """Raises SourceError where the version was removed from the log, rather than not written yet."""
-        now = time.monotonic()
-        if self._looked_at is not None and now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
         there = [path.rsplit("/", 1)[1].partition(".") for path in self._storage.list(LOG)]
         found = [int(name) for name, _, ending in there if ending == "json" and name.isdecimal()]
         if not found:
             raise SourceError(f"delta.path: {self.root}: there is no Delta table; make it, or correct the path")
         if max(found) > version:
-            if self._exists(version):  # written between the two looks
+            if self._storage.size(f"{LOG}/{version:020d}.json") is not None:  # written between the two looks
                 return
             remedy = "to begin again from the table as it is, choose a new checkpoint; keep the log for longer (delta.logRetentionDuration)"
             raise SourceError(f"delta.path: {self.root}: version {version} was not read yet, and is no more in the log; {remedy}")
         if max(found) < version - 1:
             raise SourceError(f"delta.path: {self.root}: has no version {version - 1}; the newest is {max(found)}. Was it made anew?")
-
-    def _exists(self, version: int) -> bool:
-        return self._storage.size(f"{LOG}/{version:020d}.json") is not None
 
     def _whole(self, version: int) -> list[TableFile]:
         """The files of a version, in an order that is always the same. O(files)."""
@@ -147,27 +123,13 @@ class DeltaChanges:
         with_deleted = pa.table(table.deletion_vectors()).num_rows
         if with_deleted:
             raise self._deleted(version)
-        actions = pa.table(table.get_add_actions(flatten=False)).select(["path", "size_bytes", "modification_time"]).to_pylist()
-        partitions = {action["path"]: action for action in self._partitions(table)}
-        return sorted(
-            (
-                TableFile(
-                    unquote(action["path"]), action["size_bytes"], partitions.get(action["path"], {}), _nanos(action["modification_time"])
-                )
-                for action in actions
-            ),
-            key=lambda file: file.path,
-        )
-
-    def _partitions(self, table: DeltaTable) -> list[dict[str, Any]]:
         names = table.metadata().partition_columns
-        if not names:
-            return []
-        actions = pa.table(table.get_add_actions(flatten=True))
-        found = []
-        for row in actions.select(["path", *(f"partition.{name}" for name in names)]).to_pylist():
-            found.append({"path": row["path"]} | {name: _text(row[f"partition.{name}"]) for name in names})
-        return found
+        columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in names)]
+        files = []
+        for action in pa.table(table.get_add_actions(flatten=bool(names))).select(columns).to_pylist():
+            partition = {name: _text(action[f"partition.{name}"]) for name in names}
+            files.append(TableFile(unquote(action["path"]), action["size_bytes"], partition, _nanos(action["modification_time"])))
+        return sorted(files, key=lambda file: file.path)
 
     def _file(self, add: Mapping[str, Any], version: int, committed_at: Any) -> TableFile:
         if add.get("deletionVector"):
@@ -248,5 +210,5 @@ def _text(value: Any) -> str | None:
 
 def open_source(model: Model, reading: Reading) -> TableSource:
     """See ``io.factory``."""
-    changes = DeltaChanges(DeltaSourceConfig(place(model.path), model.starting_version, model.on_change))
+    changes = DeltaChanges(place(model.path), model.starting_version, model.on_change)
     return TableSource(changes, reading.schema, f"delta.path: {model.path}", model.max_files_per_epoch)

@@ -10,7 +10,7 @@ import contextlib
 import csv
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote
@@ -84,6 +84,8 @@ class FileRange:
     """Whether start and end are bytes of the text that the file is decoded to."""
     bad: str = ""
     """Why there is nothing to read, which is one record: the file's dead letter."""
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    """Of a table's file, values of columns that it need not have, as text; null is None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +106,7 @@ class FilesSplit(Split):
 
 
 def _range_of(values: dict[str, Any]) -> FileRange:
-    given = {**values, "known": None if values["known"] is None else Known(**values["known"])}
-    if "partition" in given:
-        from streamjoin.io.table_source import TableRange
-
-        return TableRange(**given)
-    return FileRange(**given)
+    return FileRange(**{**values, "known": None if values["known"] is None else Known(**values["known"])})
 
 
 def printable(name: str) -> str:

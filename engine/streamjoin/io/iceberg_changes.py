@@ -7,8 +7,7 @@ or overwrote rows is refused, or passed over and reported.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchTableError
@@ -33,28 +32,23 @@ EMPTY = -1
 """Stands for the state before the first snapshot."""
 
 
-@dataclass(frozen=True)
-class IcebergSourceConfig:
-    """An Iceberg source as the manifest describes it."""
-
-    table: str
-    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """As of ``iceberg_sink.IcebergSinkConfig``."""
-    catalog_name: str = "default"
-    starting_snapshot: int | None = None
-    """Read what snapshots append from this one on; None: the table as it is, and then that."""
-    on_change: str = "fail"
-    """A snapshot that does not only append: fail, or skip."""
-
-
 class IcebergChanges:
     """See the module, and :class:`streamjoin.io.table_source.TableLog`. A mark is
     ``[snapshot, whether as a whole, sequence number]``.
     """
 
-    def __init__(self, config: IcebergSourceConfig) -> None:
-        self.config = config
-        self._where = f"iceberg.table: {config.table}"
+    def __init__(
+        self,
+        table: str,
+        catalog: Sequence[tuple[str, str]] = (),
+        catalog_name: str = "default",
+        starting_snapshot: int | None = None,
+        on_change: str = "fail",
+    ) -> None:
+        """``catalog``: as of ``iceberg_sink.IcebergSinkConfig``. ``starting_snapshot``: read what snapshots append from it on; None: the
+        table as it is, and then that. ``on_change``: of a snapshot that does not only append, fail or skip."""
+        self._name, self._catalog, self._start, self._on_change = table, (catalog_name, catalog), starting_snapshot, on_change
+        self._where = f"iceberg.table: {table}"
         self._table: Table | None = None
         self._kept: dict[int, Change] = {}
 
@@ -72,8 +66,8 @@ class IcebergChanges:
             raise SourceError(f"{self._metadata}: its location, {where}, {error}") from None
 
     def begin(self) -> tuple[Mark, bool]:
-        if self.config.starting_snapshot is not None:
-            return [self.config.starting_snapshot, False, None], True
+        if self._start is not None:
+            return [self._start, False, None], True
         snapshot = self._newest().current_snapshot()
         return ([EMPTY, False, 0], False) if snapshot is None else ([snapshot.snapshot_id, True, snapshot.sequence_number], True)
 
@@ -120,11 +114,11 @@ class IcebergChanges:
         if operation is not Operation.APPEND:
             name = getattr(operation, "value", "an unknown operation")
             told = f"snapshot {number} ({name}) deletes or changes rows, which a join cannot take back"
-            if self.config.on_change == "fail":
+            if self._on_change == "fail":
                 remedy = "give onChange: skip to read nothing of such ones, or begin after it with startingSnapshot and a new checkpoint"
                 raise SourceError(f"{self._metadata}: {told}; {remedy}")
             return Change(mark, (), f"{self._where}: {told}; its files are skipped")
-        with explained(self.config.table, "read a snapshot of", SourceError):
+        with explained(self._name, "read a snapshot of", SourceError):
             entries = [
                 entry
                 for manifest in snapshot.manifests(table.io)
@@ -136,7 +130,7 @@ class IcebergChanges:
 
     def _whole(self, table: Table, number: int) -> list[TableFile]:
         """The files of a snapshot, in an order that is always the same. O(files)."""
-        with explained(self.config.table, f"read snapshot {number} of", SourceError):
+        with explained(self._name, f"read snapshot {number} of", SourceError):
             tasks = list(table.scan(snapshot_id=number).plan_files())
             if any(task.delete_files for task in tasks):
                 remedy = "rewrite them (rewrite_data_files), and begin with a new checkpoint"
@@ -160,11 +154,11 @@ class IcebergChanges:
         return TableFile(path[len(root) :].lstrip("/"), file.file_size_in_bytes, partition, at)
 
     def _newest(self) -> Table:
-        with explained(self.config.table, "read", SourceError):
+        with explained(self._name, "read", SourceError):
             if self._table is None:
                 with contextlib.suppress(NoSuchTableError):
-                    catalog = catalog_of(self.config.catalog_name, self.config.catalog, SourceError)
-                    self._table = catalog.load_table(self.config.table)
+                    catalog = catalog_of(*self._catalog, SourceError)
+                    self._table = catalog.load_table(self._name)
                 if self._table is None:
                     raise SourceError(f"{self._where}: there is no such table in the catalog; make it, or correct the name")
             else:
@@ -185,5 +179,5 @@ def _follows(snapshot: Snapshot, number: int, sequence: int | None) -> bool:
 def open_source(model: Model, reading: Reading) -> TableSource:
     """See ``io.factory``."""
     where = (model.table, settings(model.catalog), model.catalog_name)
-    changes = IcebergChanges(IcebergSourceConfig(*where, model.starting_snapshot, model.on_change))
+    changes = IcebergChanges(*where, model.starting_snapshot, model.on_change)
     return TableSource(changes, reading.schema, f"iceberg.table: {model.table}", model.max_files_per_epoch)

@@ -27,6 +27,7 @@ from pyiceberg.table import CommitTableResponse, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 
+from streamjoin.io.base import portions
 from streamjoin.io.iceberg_files import data_file, flush, transaction_once
 from streamjoin.io.sinks import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
@@ -167,18 +168,8 @@ def _groups(table: Table, target_bytes: int) -> list[list[FileScanTask]]:
     for task in sorted(_tasks(table), key=lambda task: task.file.file_path):
         if task.file.file_size_in_bytes < target_bytes:
             small[_partition(task)].append(task)
-    groups: list[list[FileScanTask]] = []
-    for tasks in small.values():
-        of_partition: list[list[FileScanTask]] = [[]]
-        total = 0
-        for task in tasks:
-            if total >= target_bytes:
-                of_partition.append([])
-                total = 0
-            of_partition[-1].append(task)
-            total += task.file.file_size_in_bytes
-        groups += [group for group in of_partition if len(group) > 1]
-    return groups
+    cut = (portions(tasks, target_bytes, lambda task: task.file.file_size_in_bytes) for tasks in small.values())
+    return [group for groups in cut for group in groups if len(group) > 1]
 
 
 def _one_file(table: Table, tasks: Sequence[FileScanTask], compression: str) -> DataFile:
@@ -198,44 +189,17 @@ def _written(table: Table, tasks: Sequence[FileScanTask], path: str, compression
     # As the specification wants decimals.
     options: dict[str, Any] = {"compression": compression, "store_decimal_as_integer": True, "metadata_collector": footers}
     output = table.io.new_output(path)
-    rows, pending = 0, _Pending(columns)
+    rows = 0
     with output.create() as stream, pq.ParquetWriter(stream, columns, **options) as writer:
         scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
-        for task in tasks:
-            for batch in scan.to_record_batches([task]):
-                rows += batch.num_rows
-                pending.add(batch)
-                if pending.is_row_group:
-                    writer.write_table(pending.taken())
-        if pending:
-            writer.write_table(pending.taken())
+        batches = (batch for task in tasks for batch in scan.to_record_batches([task]))
+        # What a file has as text may come as one of two types of Arrow's.
+        for portion in portions((batch.select(columns.names).cast(columns) for batch in batches), ROW_GROUP_BYTES):
+            table_of = pa.Table.from_batches(portion, columns)
+            rows += table_of.num_rows
+            writer.write_table(table_of, row_group_size=ROW_GROUP_ROWS)
     expected = sum(task.file.record_count for task in tasks)
     if rows != expected:
         raise RewriteError(f"{len(tasks)} files have {rows} rows, and their manifests say {expected}")
     flush([path])
     return data_file(table, path, len(output), tasks[0].file.partition, footers[0])
-
-
-class _Pending:
-    """Rows that are yet to be written, in the columns of the table."""
-
-    def __init__(self, columns: pa.Schema) -> None:
-        self._columns = columns
-        self._batches: list[pa.RecordBatch] = []
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        # What a file has as text may come as one of two types of Arrow's.
-        self._batches.append(batch.select(self._columns.names).cast(self._columns))
-
-    @property
-    def is_row_group(self) -> bool:
-        rows, nbytes = sum(batch.num_rows for batch in self._batches), sum(batch.nbytes for batch in self._batches)
-        return bool(rows >= ROW_GROUP_ROWS or nbytes >= ROW_GROUP_BYTES)
-
-    def __bool__(self) -> bool:
-        return bool(self._batches)
-
-    def taken(self) -> pa.Table:
-        rows = pa.Table.from_batches(self._batches, self._columns)
-        self._batches = []
-        return rows

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamjoin.io.base import portions
 from streamjoin.state.storage import AlreadyExists, Missing, Storage
 
 STREAM, ENDED, BATCHES, FILES = "stream.json", "ended.json", "batches", "files"
@@ -91,17 +92,8 @@ def batch(storage: Storage, number: int) -> Batch | None:
 
 def write(storage: Storage, number: int, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[str, int]]:
     """Write rows of a micro-batch as files, and yield path and bytes of each, which ``commit`` makes a part of it. Memory: one file."""
-    gathered: list[pa.RecordBatch] = []
-    nbytes = 0
-    for each in rows:
-        if each.num_rows:
-            gathered.append(each.cast(schema))
-            nbytes += each.nbytes
-        if nbytes > FILE_BYTES:
-            yield _written(storage, number, gathered, schema)
-            gathered, nbytes = [], 0
-    if gathered:
-        yield _written(storage, number, gathered, schema)
+    for portion in portions((each.cast(schema) for each in rows if each.num_rows), FILE_BYTES):
+        yield _written(storage, number, portion, schema)
 
 
 def commit(storage: Storage, number: int, files: Sequence[tuple[str, int]]) -> None:

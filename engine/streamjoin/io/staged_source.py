@@ -10,7 +10,6 @@ A batch that Spark stages again after that has a number that is behind the posit
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,17 +26,14 @@ if TYPE_CHECKING:
     from streamjoin.manifest.connectors.spark import SparkSource
     from streamjoin.manifest.connectors.staged import StagedSource as Model
 
-LOOK_SECONDS = 600.0
-"""How often it is looked whether a batch that is not there was lost."""
-
 
 class StagedBatches:
     """See the module, and :class:`streamjoin.io.table_source.TableLog`. A mark is ``[number]``."""
 
-    def __init__(self, storage: ObjectStorage) -> None:
-        self._storage = storage
-        self._kept = KeptChanges(self._change)
-        self._looked_at = float("-inf")
+    def __init__(self, storage: ObjectStorage, columns: Mapping[str, int | None] | None = None) -> None:
+        """``columns``: those of a stream that has yet to be staged; None: what is staged says them."""
+        self._storage, self._columns = storage, columns
+        self._kept = KeptChanges(self._change, self._look)
 
     @property
     def root(self) -> str:
@@ -47,6 +43,8 @@ class StagedBatches:
         return [-1], False
 
     def columns(self) -> Mapping[str, int | None]:
+        if self._columns is not None:
+            return self._columns
         try:
             stream = staged.stream_in(self._storage)
         except staged.StagedError as error:
@@ -61,16 +59,11 @@ class StagedBatches:
     def _change(self, number: int) -> Change | None:
         batch = staged.batch(self._storage, number)
         if batch is None:
-            self._look(number)
             return None
         return Change([number], [TableFile(path, size, added_ns=batch.at_ns) for path, size in batch.files])
 
     def _look(self, number: int) -> None:
         """Raises SourceError where later batches are there: this one was removed before it was read."""
-        now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
         later = [each for each in staged.numbers(self._storage) if each > number]
         if later and staged.batch(self._storage, number) is None:
             why = f"micro-batch {number} was not read yet and is gone, and {later[0]} is there"
@@ -100,19 +93,8 @@ def open_source(model: Model, reading: Reading) -> StagedSource:
     return StagedSource(StagedBatches(storage), storage, f"staged.path: {model.path}", model, reading)
 
 
-class _FedBatches(StagedBatches):
-    """Those of a stream whose source is ``spark``, which may have yet to come."""
-
-    def __init__(self, storage: ObjectStorage, columns: Mapping[str, int | None]) -> None:
-        super().__init__(storage)
-        self._columns = columns
-
-    def columns(self) -> Mapping[str, int | None]:
-        return self._columns
-
-
 class _FedSource(StagedSource):
-    """See the module."""
+    """Of a stream whose source is ``spark``."""
 
     def plan(
         self, position: Position | None, limit_records: int, now: float, final: bool = False, *, split_records: int | None = None
@@ -126,5 +108,5 @@ class _FedSource(StagedSource):
 def open_fed(model: SparkSource, reading: Reading) -> StagedSource:
     """See ``io.factory``."""
     storage = ObjectStorage(model.staging)
-    batches = _FedBatches(storage, dict.fromkeys(reading.schema.names))
+    batches = StagedBatches(storage, dict.fromkeys(reading.schema.names))
     return _FedSource(batches, storage, f"spark.format: {model.format}", model, reading)

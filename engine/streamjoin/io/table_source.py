@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -20,13 +21,15 @@ import pyarrow as pa
 
 from streamjoin.io.base import BadFile, Position, Source, SourceError, SourcePlan
 from streamjoin.io.files_plan import FilesPlan, Footers, Listed
-from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig, FilesSplit
+from streamjoin.io.files_reader import FileRange, FilesReader, FilesSourceConfig
 from streamjoin.io.identity import decode
 from streamjoin.io.values import from_text, sql_name
 
 CHANGES_AHEAD = 100
 """The most changes that one plan looks at; later ones are not in the backlog yet."""
 KEPT_CHANGES = 200
+LOOK_SECONDS = 600.0
+"""How often it is looked whether a change that is not there was removed."""
 FIELD_ID = b"PARQUET:field_id"
 Mark = list[Any]
 """Which change, as JSON; the log's own."""
@@ -58,10 +61,11 @@ class Change:
 class KeptChanges:
     """The changes of a log that numbers them. One that was loaded stays as it is, so that the next plans need not load it again."""
 
-    def __init__(self, load: Callable[[int], Change | None]) -> None:
-        """``load``: the change of this number; None: it is not there yet."""
-        self._load = load
+    def __init__(self, load: Callable[[int], Change | None], look: Callable[[int], None]) -> None:
+        """``load``: the change of this number; None: it is not there. ``look``: raises SourceError where it was, and is no more."""
+        self._load, self._look = load, look
         self._kept: dict[int, Change] = {}
+        self._looked_at = float("-inf")
 
     def since(self, number: int) -> Iterator[Change]:
         """The change of this number, and those after it, as far as they are there."""
@@ -71,6 +75,9 @@ class KeptChanges:
                 self._kept.pop(next(iter(self._kept)))
             yield change
             number += 1
+        if (now := time.monotonic()) - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self._look(number)
 
 
 class TableLog(Protocol):
@@ -90,13 +97,6 @@ class TableLog(Protocol):
         """The table's columns, and by which identifier files know them, where they have any."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableRange(FileRange):
-    """Row groups of a data file."""
-
-    partition: Mapping[str, str | None]
-
-
 @dataclass(frozen=True)
 class TableReader(FilesReader):
     """Reads splits of a table's files. A declared column that a file lacks is the partition's, or null: the table got it later."""
@@ -110,7 +110,6 @@ class TableReader(FilesReader):
         return {number: name for name, number in self.field_ids.items() if number is not None}
 
     def filled(self, part: FileRange, column: pa.Field, rows: int) -> pa.Array:
-        assert isinstance(part, TableRange)
         value = next((text for name, text in part.partition.items() if name.casefold() == column.name.casefold()), None)
         if value is None:
             return pa.nulls(rows, column.type)
@@ -181,7 +180,10 @@ class TableSource(Source):
         after = self._after(position, changes, taken)
         partitions = {file.path: file.partition for change in changes for file in change.files}
         first = int(position["records"])
-        splits = tuple(_with_partitions(split, partitions) for split in taken.splits(first))
+        splits = tuple(
+            replace(split, ranges=tuple(replace(part, partition=partitions[part.name]) for part in split.ranges))
+            for split in taken.splits(first)
+        )
         records = sum(split.records for split in splits)
         return SourcePlan(
             splits=splits,
@@ -237,10 +239,3 @@ def _entry(position: Position, change: Change, index: int) -> Any:
     """What is read of a file, as ``Listed`` has it."""
     is_begun = change.mark == position["mark"] and index == position["file"] and position["entry"] is not None
     return position["entry"] if is_begun else 0
-
-
-def _with_partitions(split: FilesSplit, by_path: Mapping[str, Mapping[str, str | None]]) -> FilesSplit:
-    ranges = tuple(
-        TableRange(**{item.name: getattr(part, item.name) for item in fields(part)}, partition=by_path[part.name]) for part in split.ranges
-    )
-    return replace(split, ranges=ranges)

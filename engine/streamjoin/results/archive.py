@@ -27,8 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from streamjoin.io.base import portions
 from streamjoin.io.sinks import parquet_encodings
-from streamjoin.results.merging import in_portions, merged
+from streamjoin.results.merging import merged
 from streamjoin.results.parts import sorted_rows
 from streamjoin.results.reader import (
     INDEX,
@@ -230,8 +231,8 @@ class Archive:
             return
         pieces = merged([self._groups(sequence) for sequence in _sequences(files)], KEY)
         count, attempt = 0, f"-{uuid.uuid4().hex[:8]}"
-        for rows in in_portions(pieces, FILE_BYTES):
-            written = self._files(rows, low, high, files[0].form, count, attempt)
+        for portion in portions(pieces, FILE_BYTES):
+            written = self._files(pa.concat_tables(portion), low, high, files[0].form, count, attempt)
             count += len(written)
             yield written
 

@@ -76,17 +76,3 @@ def rank(key: pa.Scalar) -> Rank:
     if value is None:
         value = key.as_py()
     return (1, None) if isinstance(value, float) and math.isnan(value) else (0, value)
-
-
-def in_portions(pieces: Iterable[pa.Table], nbytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of about so many bytes, of one piece or more each. O(n)."""
-    portion: list[pa.Table] = []
-    size = 0
-    for piece in pieces:
-        portion.append(piece)
-        size += piece.nbytes
-        if size >= nbytes:
-            yield pa.concat_tables(portion)
-            portion, size = [], 0
-    if portion:
-        yield pa.concat_tables(portion)
