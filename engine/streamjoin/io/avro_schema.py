@@ -26,6 +26,16 @@ _TIMES = {
     **{f"timestamp-{name}": pa.timestamp(unit, "UTC") for name, unit in (("millis", MILLIS), ("micros", MICROS), ("nanos", NANOS))},
     **{f"local-timestamp-{name}": pa.timestamp(unit) for name, unit in (("millis", MILLIS), ("micros", MICROS), ("nanos", NANOS))},
 }
+_PLAIN = {
+    "int": ("VARINT", Form.INTEGER, pa.int32()),
+    "long": ("VARINT", Form.INTEGER, pa.int64()),
+    "boolean": ("BOOLEAN", Form.BOOLEAN, pa.bool_()),
+    "float": ("FLOAT", Form.FLOAT, pa.float32()),
+    "double": ("DOUBLE", Form.DOUBLE, pa.float64()),
+    "bytes": ("BYTES", Form.BYTES, pa.binary()),
+    "string": ("BYTES", Form.BYTES, pa.string()),
+}
+"""By type: what machine code reads, and what the values are."""
 _MOST_DIGITS = 38
 
 
@@ -51,9 +61,6 @@ class AvroReader:
         given[:, bad] = 0
         problems: Problems = {int(row): REASONS[int(status[row])] for row in bad}
         return columns_of(self.schema, self.slots, data, cells, given, problems), dict(problems)
-
-
-"""By the status of a record."""
 
 
 def avro_reader(text: str, references: Sequence[str], schema: pa.Schema) -> AvroReader:
@@ -204,16 +211,7 @@ class _Compiler:
             return ops.ENUM, len(schema["symbols"])
         if name == "fixed":
             return ops.FIXED, schema["size"]
-        kinds = {
-            "int": ops.VARINT,
-            "long": ops.VARINT,
-            "boolean": ops.BOOLEAN,
-            "float": ops.FLOAT,
-            "double": ops.DOUBLE,
-            "bytes": ops.BYTES,
-            "string": ops.BYTES,
-        }
-        return kinds[name], 0
+        return getattr(ops, _PLAIN[name][0]), 0
 
     def _leaf(self, schema: Any, column: int) -> tuple[int | None, int, Slot]:
         """The instruction that reads a value into a column, and the slot for it. Raises UnreadableError."""
@@ -244,16 +242,10 @@ def _own_type(schema: Any, name: str) -> tuple[Form, pa.DataType]:
         return Form.INTEGER, _TIMES[logical]
     if logical == "uuid" and name == "fixed" and schema["size"] == 16:
         return Form.UUID, pa.string()
-    plain = {
-        "int": (Form.INTEGER, pa.int32()),
-        "long": (Form.INTEGER, pa.int64()),
-        "boolean": (Form.BOOLEAN, pa.bool_()),
-        "float": (Form.FLOAT, pa.float32()),
-        "double": (Form.DOUBLE, pa.float64()),
-        "string": (Form.BYTES, pa.string()),
-        "enum": (Form.SYMBOL, pa.string()),
-    }
-    return plain.get(name, (Form.BYTES, pa.binary()))
+    if name == "enum":
+        return Form.SYMBOL, pa.string()
+    _, form, kind = _PLAIN.get(name, _PLAIN["bytes"])
+    return form, kind
 
 
 def _name(schema: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.io.values import Problems, from_arrow, readable, sql_name
+from streamjoin.io.values import Problems, from_arrow, readable, sql_name, utf8
 from streamjoin.kernel.arrays import Array
 
 NANOS, MICROS, MILLIS = "ns", "us", "ms"
@@ -108,7 +108,7 @@ def _values(slot: Slot, item: pa.Field, data: Array, cells: Array, given: Array,
     """Of the slot's own type."""
     rows, form = len(cells), slot.form
     if form is Form.BYTES:
-        return _bytes(slot.type, item, data, cells, given, problems)
+        return _bytes(item, data, cells, given, problems)
     if form is Form.DECIMAL:
         return _decimals(slot.type, item, data, cells, given, problems)
     if form is Form.UUID:
@@ -133,35 +133,15 @@ def _validity(given: Array) -> pa.Buffer | None:
     return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
 
 
-def _bytes(kind: pa.DataType, item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:
+def _bytes(item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:
     from streamjoin.native.avro import SPAN_BITS, copy_spans  # loads Numba
 
     nbytes = int((cells[given == 1] & ((1 << SPAN_BITS) - 1)).sum())
     offsets, texts = np.empty(len(cells) + 1, np.int32), np.empty(nbytes, np.uint8)
     copy_spans(data, cells, given, offsets, texts)
     buffers = [_validity(given), pa.py_buffer(offsets), pa.py_buffer(texts)]
-    if pa.types.is_binary(item.type) or pa.types.is_binary(kind):
-        column = pa.Array.from_buffers(pa.binary(), len(cells), buffers)
-        if pa.types.is_binary(item.type):
-            return column
-    column = pa.Array.from_buffers(pa.string(), len(cells), buffers)
-    if nbytes and texts.max() >= 128:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            return _text(column.view(pa.binary()), item.name, problems)
-    return column
-
-
-def _text(column: pa.Array, name: str, problems: Problems) -> pa.Array:
-    texts: list[str | None] = []
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            problems.setdefault(row, f"column {name}: is not UTF-8 (byte {error.start})")
-            texts.append(None)
-    return pa.array(texts, pa.string())
+    column = pa.Array.from_buffers(pa.binary(), len(cells), buffers)
+    return column if pa.types.is_binary(item.type) else utf8(column, item.name, problems)
 
 
 def _decimals(kind: pa.DataType, item: pa.Field, data: Array, cells: Array, given: Array, problems: Problems) -> pa.Array:

@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -113,9 +112,8 @@ class DeltaLog(Table):
 
     def _check(self, table: DeltaTable) -> None:
         where, fields = self._where, {field.name: field for field in table.schema().fields}
-        wanted = {field.name: _type(field) for field in DeltaSchema.from_arrow(self._files.stored).fields}
         columns = {name: (_type(field), not field.nullable) for name, field in fields.items()}
-        self._require(table.metadata().partition_columns, columns, wanted)
+        self._require(table.metadata().partition_columns, columns)
         for name, field in fields.items():
             asks = [key for key in field.metadata if key in _RULES]
             if asks:

@@ -310,8 +310,8 @@ class FilesPlan:
         with LineFile(opened, self._config.framing) as lines:
             if isinstance(opened, DecodedFile):
                 return self._take_decoded(file, opened, lines)
-            status = lines.status()
-            progress = self._start(file, status, lambda: lines.content(file.known.size))
+            status = opened.status()
+            progress = self._start(file, status, lambda: content_hash(opened, file.known.size))
             if progress is None:
                 return None
             start, size = progress[1] if isinstance(progress, list) else progress, status.size
@@ -322,7 +322,7 @@ class FilesPlan:
             at = taken.pieces[-1].end if taken.pieces else start
             if taken.rest:
                 self._leave(file, taken, is_settled=is_settled)
-            content = lines.content(at) if self._folder.grows and at > start else ""
+            content = content_hash(opened, at) if self._folder.grows and at > start else ""
         known = Known(at, content, status.stamp, self._inode(status))
         for piece in taken.pieces:
             stamp = "" if self._folder.grows else _stamp(file.status)
@@ -468,11 +468,8 @@ class FilesPlan:
         group = start[1] if isinstance(start, list) else 0
         while group < metadata.num_row_groups and self._room > 0:
             row_group = metadata.row_group(group)
-            if row_group.num_rows:
-                part = FileRange(file.name, group, group + 1, row_group.num_rows, size, stamp=_stamp(file.status))
-                self._pieces.append((part, row_group.total_byte_size))
-                self._stamps.append((file.modified_ns, row_group.num_rows))
-                self._room -= row_group.num_rows
+            part = FileRange(file.name, group, group + 1, row_group.num_rows, size, stamp=_stamp(file.status))
+            self._add(part, row_group.total_byte_size, file.modified_ns)
             group += 1
         known = Known([size, group], footer.content, file.status.stamp)
         if group == metadata.num_row_groups:

@@ -79,9 +79,10 @@ class NextTimes:
 
     def _lines(self, file: Listed) -> FileRange | None:
         start = file.known.consumed
-        with LineFile(self._reader.text(file.name, file.status), self._reader.config.framing) as lines:
+        opened = self._reader.text(file.name, file.status)
+        with LineFile(opened, self._reader.config.framing) as lines:
             nbytes, records = lines.sample(start, SAMPLE_BYTES)
-            is_decoded = isinstance(lines.file, DecodedFile)
+            is_decoded = isinstance(opened, DecodedFile)
         if not records:
             return None
         return FileRange(file.name, start, start + nbytes, records, file.size, tag=file.tag, is_decoded=is_decoded)

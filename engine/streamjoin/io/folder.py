@@ -345,3 +345,6 @@ class _Ranges(io.RawIOBase):
         if not self._end:
             self._end = self._file.pread(self._size - end_starts, end_starts)
         return self._end[self._at - end_starts :][:count]
+
+    def readable(self) -> bool:
+        return True

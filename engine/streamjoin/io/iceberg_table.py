@@ -30,27 +30,13 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
 )
 from pyiceberg.io import InputFile
+from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY, pyarrow_to_schema
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType
 
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.iceberg_files import data_file, flush, transaction_once
@@ -70,18 +56,6 @@ PROPERTY = "streamjoin."
 FIRST_PARTITION_FIELD = 1000
 _MADE_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
 """Each transaction leaves a file of metadata; of a table that is made here, the last hundred stay."""
-_TYPES: dict[pa.DataType, IcebergType] = {
-    pa.bool_(): BooleanType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us", "UTC"): TimestamptzType(),
-    pa.timestamp("us"): TimestampType(),
-}
 _SQL = {"int": "INT", "long": "BIGINT", "timestamptz": "TIMESTAMP", "timestamp": "TIMESTAMP_NTZ"}
 _ENVIRONMENT = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
 """What the other stores take from the environment, and PyArrow's S3 client does not by itself."""
@@ -99,11 +73,6 @@ def catalog_of(name: str, properties: Sequence[tuple[str, str]], refusal: type[E
     defaults = {option: os.environ[name] for option, name in _ENVIRONMENT.items() if os.environ.get(name)}
     with _connecting:
         return load_catalog(name, **{**defaults, **options})
-
-
-def iceberg_type(kind: pa.DataType) -> IcebergType:
-    """The type of a table's column for results' values."""
-    return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _TYPES[kind]
 
 
 class IcebergTable(TransactionalTable):
@@ -184,17 +153,16 @@ class IcebergTable(TransactionalTable):
             return catalog.load_table(self.config.table)
         with contextlib.suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace_if_not_exists(self.config.table.rsplit(".", 1)[0])
-        fields = [
-            NestedField(number, field.name, iceberg_type(field.type), required=False) for number, field in enumerate(self._files.stored, 1)
-        ]
-        sources = {field.name: field.field_id for field in fields}
+        numbered = [field.with_metadata({PYARROW_PARQUET_FIELD_ID_KEY: str(number)}) for number, field in enumerate(self._files.stored, 1)]
+        columns = pyarrow_to_schema(pa.schema(numbered))
+        sources = {field.name: field.field_id for field in columns.fields}
         partitions = [
             PartitionField(sources[name], FIRST_PARTITION_FIELD + number, IdentityTransform(), name)
             for number, name in enumerate(self._files.partition_by)
         ]
         spec = PartitionSpec(*partitions)
         try:
-            made = catalog.create_table(self.config.table, Schema(*fields), partition_spec=spec, properties=_MADE_WITH)
+            made = catalog.create_table(self.config.table, columns, partition_spec=spec, properties=_MADE_WITH)
         except TableAlreadyExistsError:  # somebody else has made it just now
             return catalog.load_table(self.config.table)
         self._flush(made)
@@ -208,8 +176,7 @@ class IcebergTable(TransactionalTable):
             sources.get(part.source_id, "?") if isinstance(part.transform, IdentityTransform) else f"{part.name} ({part.transform})"
             for part in partitions
         ]
-        wanted = {field.name: _sql(iceberg_type(field.type)) for field in self._files.stored}
-        self._require(has, {field.name: (_sql(field.field_type), field.required) for field in fields}, wanted)
+        self._require(has, {field.name: (_sql(field.field_type), field.required) for field in fields})
 
     def _flush(self, table: Table) -> None:
         """What the catalog points at."""
@@ -296,7 +263,7 @@ def _partition_value(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _sql(kind: IcebergType) -> str:
-    return _SQL.get(str(kind), str(kind).upper())
+    return _SQL.get(str(kind), str(kind).replace(" ", "").upper())
 
 
 def _brief(error: Exception) -> str:

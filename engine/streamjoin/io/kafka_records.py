@@ -19,6 +19,7 @@ from streamjoin.io.arrivals import Stamps
 from streamjoin.io.base import Records, Rejected, Split, no_records
 from streamjoin.io.lines import CARRIAGE_RETURN, JSON_SPACE, NEWLINE, line_bounds
 from streamjoin.io.text import JsonFormat, parse_block, raw_text
+from streamjoin.io.values import utf8
 
 HEADER = "streamjoin-id"
 """The header with a record's identity, where another column is its key."""
@@ -142,6 +143,15 @@ class Fetched:
         """Whether there is a record for each offset from the first to the last."""
         return int(self.offsets[-1] - self.offsets[0]) + 1 == len(self.offsets)
 
+    def records(self, split: KafkaSplit, batch: pa.RecordBatch, rows: np.ndarray, problems: Mapping[int, str]) -> Records:
+        """Records of a batch that has these ``rows``, without those that have problems. O(n)."""
+        positions = self.offsets - split.start
+        if not problems:
+            return Records(batch, None, [], int(positions[0])) if self.is_dense else Records(batch, positions[rows])
+        good = ~np.isin(rows, np.fromiter(problems, np.int64, len(problems)))
+        rejected = [self.rejected(split, row, error) for row, error in sorted(problems.items())]
+        return Records(batch.filter(pa.array(good)), positions[rows[good]], rejected)
+
     def rejected(self, split: KafkaSplit, index: int, error: str) -> Rejected:
         offset = int(self.offsets[index])
         place = f"{split.topic} partition {split.number} offset {offset}"
@@ -239,15 +249,7 @@ class RawDecoder:
         """All that were fetched; O(bytes)."""
         problems: dict[int, str] = {}
         columns = [record_column(item.name.casefold(), item, split, fetched, fetched.values, problems) for item in self._schema]
-        batch = pa.record_batch(columns, schema=self._schema)
-        positions = fetched.offsets - split.start
-        if not problems:
-            yield Records(batch, None, [], int(positions[0])) if fetched.is_dense else Records(batch, positions)
-            return
-        good = np.ones(len(fetched), dtype=bool)
-        good[list(problems)] = False
-        rejected = [fetched.rejected(split, index, error) for index, error in sorted(problems.items())]
-        yield Records(batch.filter(pa.array(good)), positions[good], rejected)
+        yield fetched.records(split, pa.record_batch(columns, schema=self._schema), np.arange(len(fetched)), problems)
 
 
 class WithMetadata:
@@ -305,18 +307,4 @@ def record_column(
     column = cells.binary()
     if not pa.types.is_string(item.type):
         return column
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        return _text(column, item.name, problems)
-
-
-def _text(column: pa.Array, name: str, problems: dict[int, str]) -> pa.Array:
-    texts: list[str | None] = []
-    for index, value in enumerate(column.to_pylist()):
-        try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            problems.setdefault(index, f"column {name}: is not UTF-8 (byte {error.start})")
-            texts.append(None)
-    return pa.array(texts, pa.string())
+    return utf8(column, item.name, problems)

@@ -12,22 +12,22 @@ from streamjoin.io.kafka_client import error_of
 from streamjoin.io.kafka_records import HEADER, Outgoing
 
 
-class Sender:
+class Sender(Producer):  # type: ignore[misc, unused-ignore]
     """A producer of one topic's records. The calls about transactions raise KafkaException; where time is over, the same call may be made
     again, and goes on."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         """With ``error_cb`` and ``on_delivery``. Raises what ``confluent_kafka.Producer`` raises where an option is refused."""
+        super().__init__(dict(settings))
         self._topic = topic
         self._told = settings["error_cb"], settings["on_delivery"]
-        self._producer = Producer(dict(settings))
 
     def send(self, records: Outgoing, start: int) -> tuple[int, KafkaError | None]:
         """Puts records from ``start`` on into the queue, in order, until one is refused, as by ``_QUEUE_FULL`` where there is no room.
 
         Returns the number of records before that one, and its error; all, and None. O(bytes).
         """
-        produce, topic = self._producer.produce, self._topic
+        produce, topic = self.produce, self._topic
         columns = [column.slice(start).to_pylist() for column in (records.values, records.keys)]
         headers = itertools.repeat(None) if records.headers is None else records.headers.slice(start).to_pylist()
         for at, (value, key, header) in enumerate(zip(*columns, headers, strict=False), start):
@@ -47,12 +47,12 @@ class Sender:
 
     def poll(self, timeout_seconds: float) -> None:
         """Hears of errors and of records that could not be delivered, for as long as none comes."""
-        self._served(self._producer.poll, timeout_seconds)
+        self._served(super().poll, timeout_seconds)
 
     def flush(self, timeout_seconds: float) -> int:
         """How many records are not acknowledged when all are, or the time is over."""
-        self._served(self._producer.flush, timeout_seconds)
-        return len(self._producer)
+        self._served(super().flush, timeout_seconds)
+        return len(self)
 
     def _served(self, call: Callable[[float], object], timeout_seconds: float) -> None:
         """Makes a call that callbacks come in.
@@ -72,27 +72,18 @@ class Sender:
 
     def topic_error(self, timeout_seconds: float) -> KafkaError | None:
         """What the brokers say is wrong with the topic. Raises KafkaException where they do not answer in time."""
-        found: KafkaError | None = self._producer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic].error
+        found: KafkaError | None = self.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic].error
         return found
 
     def abandon(self, timeout_seconds: float) -> None:
         """End it, whatever it has not sent yet."""
-        self._producer.purge()
+        self.purge()
         self.flush(timeout_seconds)
-
-    def init_transactions(self, timeout_seconds: float) -> None:
-        self._producer.init_transactions(timeout_seconds)
-
-    def begin_transaction(self) -> None:
-        self._producer.begin_transaction()
 
     def send_offset(self, offset: int, consumer: Any, timeout_seconds: float) -> None:
         """Have the topic's partition 0 this offset in the group of ``consumer``, with the transaction."""
         place = TopicPartition(self._topic, 0, offset)
-        self._producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), timeout_seconds)
-
-    def commit_transaction(self, timeout_seconds: float) -> None:
-        self._producer.commit_transaction(timeout_seconds)
+        self.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), timeout_seconds)
 
 
 def _first_of(raised: BaseException | None) -> KafkaError | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamjoin.io.base import SourceError
 from streamjoin.io.folder import Opened
-from streamjoin.io.identity import EDGE_BYTES, Known, Status, short_hash
+from streamjoin.io.identity import EDGE_BYTES, Known, short_hash
 
 BLOCK_BYTES = 4 << 20
 """How much of a file is in memory at a time, unless one line is longer."""
@@ -247,17 +247,6 @@ class LineFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-    @property
-    def file(self) -> Opened:
-        return self._file
-
-    def status(self) -> Status:
-        return self._file.status()
-
-    def content(self, consumed: int) -> str:
-        """The hash of so many bytes' beginning and end. O(1)."""
-        return content_hash(self._file, consumed)
 
     def last_line_end(self, start: int, end: int) -> int:
         """The end of the last complete line within the range; ``start`` where there is none. O(length of the rest). Not for quotes."""

@@ -226,7 +226,7 @@ class _Tables:
 
     def _column(self, item: Any, column: int) -> None:
         own = self._schema.field(column)
-        said = item.message_type.full_name if item.message_type is not None else _SCALARS.get(item.type, "group")
+        said = item.message_type.full_name if item.message_type is not None else _SCALARS.get(item.type, ("",))[0]
         if _is_repeated(item):
             raise UnreadableError(f"field {own.name} is repeated, and columns have one value")
         oneof = self._oneof(item) if _is_choice(item) else None
@@ -259,54 +259,36 @@ class _Tables:
         ops, own = self._ops, self._schema.field(column)
         if said == _TIMESTAMP:
             return ops.INT64, Slot(column, Form.INTEGER, pa.int64())
-        name = _SCALARS.get(item.type)
-        if name == "enum":
+        if item.type == _ENUM:
             if pa.types.is_string(own.type):
                 symbols = tuple((value.number, value.name) for value in item.enum_type.values)
                 return ops.INT32, Slot(column, Form.SYMBOL, pa.string(), symbols, f"enum {item.enum_type.name}")
             return ops.INT32, slot_for(column, own, Form.INTEGER, pa.int64(), f"enum {item.enum_type.name}")
-        if name is None:
+        if item.type == _GROUP:
             raise UnreadableError(f"field {own.name} is a group, and columns have no parts")
-        kind, form, arrow = {
-            "double": (ops.EIGHT, Form.DOUBLE, pa.float64()),
-            "float": (ops.FOUR, Form.FLOAT, pa.float32()),
-            "int64": (ops.INT64, Form.INTEGER, pa.int64()),
-            "uint64": (ops.INT64, Form.INTEGER, pa.uint64()),
-            "int32": (ops.INT32, Form.INTEGER, pa.int64()),
-            "fixed64": (ops.EIGHT, Form.INTEGER, pa.uint64()),
-            "fixed32": (ops.UNSIGNED_FOUR, Form.INTEGER, pa.int64()),
-            "bool": (ops.BOOLEAN, Form.BOOLEAN, pa.bool_()),
-            "string": (ops.BYTES, Form.BYTES, pa.string()),
-            "bytes": (ops.BYTES, Form.BYTES, pa.binary()),
-            "uint32": (ops.UINT32, Form.INTEGER, pa.int64()),
-            "sfixed32": (ops.FOUR, Form.INTEGER, pa.int64()),
-            "sfixed64": (ops.EIGHT, Form.INTEGER, pa.int64()),
-            "sint32": (ops.SHORT_ZIGZAG, Form.INTEGER, pa.int64()),
-            "sint64": (ops.ZIGZAG, Form.INTEGER, pa.int64()),
-        }[name]
-        return kind, slot_for(column, own, form, arrow, said)
+        _, kind, form, arrow = _SCALARS[item.type]
+        return getattr(ops, kind), slot_for(column, own, form, arrow, said)
 
 
-_GROUP = 10
+_GROUP, _ENUM = 10, 14
 _SCALARS = {
-    1: "double",
-    2: "float",
-    3: "int64",
-    4: "uint64",
-    5: "int32",
-    6: "fixed64",
-    7: "fixed32",
-    8: "bool",
-    9: "string",
-    12: "bytes",
-    13: "uint32",
-    14: "enum",
-    15: "sfixed32",
-    16: "sfixed64",
-    17: "sint32",
-    18: "sint64",
+    1: ("double", "EIGHT", Form.DOUBLE, pa.float64()),
+    2: ("float", "FOUR", Form.FLOAT, pa.float32()),
+    3: ("int64", "INT64", Form.INTEGER, pa.int64()),
+    4: ("uint64", "INT64", Form.INTEGER, pa.uint64()),
+    5: ("int32", "INT32", Form.INTEGER, pa.int64()),
+    6: ("fixed64", "EIGHT", Form.INTEGER, pa.uint64()),
+    7: ("fixed32", "UNSIGNED_FOUR", Form.INTEGER, pa.int64()),
+    8: ("bool", "BOOLEAN", Form.BOOLEAN, pa.bool_()),
+    9: ("string", "BYTES", Form.BYTES, pa.string()),
+    12: ("bytes", "BYTES", Form.BYTES, pa.binary()),
+    13: ("uint32", "UINT32", Form.INTEGER, pa.int64()),
+    15: ("sfixed32", "FOUR", Form.INTEGER, pa.int64()),
+    16: ("sfixed64", "EIGHT", Form.INTEGER, pa.int64()),
+    17: ("sint32", "SHORT_ZIGZAG", Form.INTEGER, pa.int64()),
+    18: ("sint64", "ZIGZAG", Form.INTEGER, pa.int64()),
 }
-"""By FieldDescriptorProto.Type."""
+"""By FieldDescriptorProto.Type: the name, what machine code reads, and what the values are."""
 
 
 def _is_repeated(item: Any) -> bool:

@@ -59,7 +59,8 @@ class RegisteredDecoder:
             columns, wrong = read(values.data, values.starts[rows] + PREFIX, values.ends[rows])
             problems |= {int(rows[row]): f"schema {number}: {text}" for row, text in wrong.items()}
             found.append((rows, columns))
-        yield self._records(split, fetched, found, problems)
+        rows, columns = in_order(found, self._schema)
+        yield fetched.records(split, pa.record_batch(columns, schema=self._schema), rows, problems)
 
     def _reader(self, number: int) -> Reader:
         """Raises UnknownSchemaError, UnreadableError, SourceError, UnavailableError."""
@@ -84,17 +85,6 @@ class RegisteredDecoder:
         from streamjoin.io.avro_schema import avro_reader
 
         return avro_reader(registered.text, [text for _, text in registered.references], self._schema)
-
-    def _records(self, split: KafkaSplit, fetched: Fetched, found: list[tuple[Array, list[pa.Array]]], problems: dict[int, str]) -> Records:
-        """The records of all schemas in their order."""
-        positions = fetched.offsets - split.start
-        rows, columns = in_order(found, self._schema)
-        batch = pa.record_batch(columns, schema=self._schema)
-        if not problems:
-            return Records(batch, None, [], int(positions[0])) if fetched.is_dense else Records(batch, positions)
-        good = ~np.isin(rows, np.fromiter(problems, np.int64, len(problems)))
-        rejected = [fetched.rejected(split, row, error) for row, error in sorted(problems.items())]
-        return Records(batch.filter(pa.array(good)), positions[rows[good]], rejected)
 
 
 class RegisteredJsonDecoder:

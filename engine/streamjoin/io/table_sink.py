@@ -24,6 +24,7 @@ from streamjoin.io.base import SinkError, Staged, UnavailableError
 from streamjoin.io.refused import Refused, RefusedResults
 from streamjoin.io.sinks import StagingSink, json_texts
 from streamjoin.io.table_files import REFUSED, Publication, TableFiles, TableWriter, no_partition
+from streamjoin.io.values import sql_name
 
 if TYPE_CHECKING:
     from streamjoin.manifest.tables import Compact
@@ -159,15 +160,15 @@ class Table(ABC):
         except Exception as error:  # the table is as it was; the next time is after as many files again
             _log.warning("%s: could not be compacted (%s: %s)", self._where, type(error).__name__, brief(error))
 
-    def _require(self, partitions: Sequence[str], columns: Mapping[str, tuple[str, bool]], wanted: Mapping[str, str]) -> None:
+    def _require(self, partitions: Sequence[str], columns: Mapping[str, tuple[str, bool]]) -> None:
         """Raises SinkError where a table of these partitions and columns (by name the type in SQL's words, and whether it is never null)
-        cannot take files of the ``wanted`` columns."""
+        cannot take the sink's files."""
         other = f"another {self._field.partition('.')[2]}"
         if list(partitions) != list(self._files.partition_by):
             given, found = (", ".join(names) or "nothing" for names in (self._files.partition_by, partitions))
             remedy = f"which is partitioned by {found}; give that, if it is of columns without a transform, or {other}"
             raise SinkError(f"{self._field.partition('.')[0]}.partitionBy: {given} does not fit {self._place}, {remedy}")
-        for name, kind in wanted.items():
+        for name, kind in ((field.name, sql_name(field.type)) for field in self._files.stored):
             if name not in columns:
                 remedy = f"add it to the table (ALTER TABLE ... ADD COLUMN), remove it from output.select, or give {other}"
                 raise SinkError(f"{self._where}: has no column {name} of type {kind}, and results have; {remedy}")

@@ -125,6 +125,21 @@ def _text(column: pa.Array) -> pa.Array:
     return text
 
 
+def utf8(column: pa.Array, name: str, problems: Problems) -> pa.Array:
+    """Binary values as text; those that are not UTF-8 go to ``problems``. O(bytes)."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts: list[str | None] = []
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            problems.setdefault(row, f"column {name}: is not UTF-8 (byte {error.start})")
+            texts.append(None)
+    return pa.array(texts, pa.string())
+
+
 def plain(value: pa.Scalar) -> object:
     """A value for people to read."""
     try:

@@ -26,7 +26,6 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -35,26 +34,17 @@ from streamjoin.native import library
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """The type of a contiguous one-dimensional array argument."""
-
-    dtype: str
-    writable: bool
-
-
-def read(dtype: str) -> Array:
+def read(dtype: str) -> library.Array:
     """An array that the function only reads; the caller's may be writable."""
-    return Array(dtype, writable=False)
+    return library.Array(dtype, writable=False)
 
 
-def write(dtype: str) -> Array:
+def write(dtype: str) -> library.Array:
     """An array that the function writes to."""
-    return Array(dtype, writable=True)
+    return library.Array(dtype, writable=True)
 
 
-Signature = tuple[Array | str, ...]
-"""One entry per argument: an array, or the name of a scalar's type."""
+Signature = tuple[library.Argument, ...]
 
 
 class _Native:
@@ -83,7 +73,7 @@ class _Native:
 
     def compile(self) -> Callable[..., Any]:
         if self._dispatcher is None:
-            self._dispatcher = library.found(self.module, self.name, [list(map(_plain, each)) for each in self._signatures])
+            self._dispatcher = library.found(self.module, self.name, self._signatures)
         if self._dispatcher is None and _numba().config.DISABLE_JIT:  # somebody debugs it
             self._dispatcher = self.source
         if self._dispatcher is None:
@@ -154,14 +144,10 @@ def _dispatcher(function: Callable[..., Any]) -> Any:
         return decorate(function)
 
 
-def _plain(argument: Array | str) -> library.Argument:
-    return argument if isinstance(argument, str) else (argument.dtype, argument.writable)
-
-
-def _numba_type(argument: Array | str) -> Any:
+def _numba_type(argument: library.Argument) -> Any:
     from numba import types
 
-    if isinstance(argument, Array):
+    if isinstance(argument, library.Array):
         return types.Array(getattr(types, argument.dtype), 1, "C", readonly=not argument.writable)
     return getattr(types, argument)
 

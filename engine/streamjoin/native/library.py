@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,16 @@ LEVELS = {"x86_64": ("x86-64-v3", "x86-64"), "aarch64": ("aarch64",)}
 NEEDED = {"x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}}
 """What a processor must say that it can (``/proc/cpuinfo``)."""
 
-Argument = tuple[str, bool] | str
-"""An array's type and whether it is written to, or a scalar's type."""
+
+class Array(NamedTuple):
+    """The type of a contiguous one-dimensional array argument."""
+
+    dtype: str
+    writable: bool
+
+
+Argument = Array | str
+"""An array, or the name of a scalar's type."""
 
 
 def found(module: str, name: str, signatures: Sequence[Sequence[Argument]]) -> Callable[..., Any] | None:
@@ -116,7 +124,7 @@ def _call(function: Any, name: str, signature: Sequence[Argument], returns: Sequ
     """From Python's arguments to words, and back. Some microseconds; Arrow is asked for addresses, as NumPy takes eight times as
     long."""
     function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int32
-    kinds = [each if isinstance(each, str) else (_dtype(each), each[1]) for each in signature]
+    kinds = [each if isinstance(each, str) else (_dtype(each), each.writable) for each in signature]
     given_as = struct.Struct("@" + "".join(_FORMATS[each] if isinstance(each, str) else "Qq" for each in signature))
     returned_as = struct.Struct("@" + "".join(_FORMATS[each] for each in returns))
     block_type = ctypes.c_char * (given_as.size + returned_as.size)
@@ -157,8 +165,8 @@ def _choice(name: str, calls: dict[tuple[Any, ...], Callable[..., Any]]) -> Call
     return call
 
 
-def _dtype(argument: tuple[str, bool]) -> np.dtype[Any]:
-    return np.dtype(_NAMES.get(argument[0], argument[0]))
+def _dtype(argument: Array) -> np.dtype[Any]:
+    return np.dtype(_NAMES.get(argument.dtype, argument.dtype))
 
 
 def _listed(types: tuple[Any, ...]) -> str:
