@@ -38,9 +38,8 @@ from streamjoin.epoch.ports import EpochFailed
 from streamjoin.epoch.spec import EpochSpec
 from streamjoin.io.base import SinkError, SourceError, Staged, UnavailableError
 from streamjoin.io.kafka_client import KafkaClient
-from streamjoin.io.kafka_group import SESSION
 from streamjoin.io.kafka_sink import KafkaSink, KafkaSinkConfig
-from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig, fair_shares
+from streamjoin.io.kafka_source import GROUP_SESSION, KafkaSource, KafkaSourceConfig, fair_shares
 from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.several import Sinks
 from streamjoin.manifest import load
@@ -757,7 +756,7 @@ def test_an_outage_of_large_records_is_read_in_epochs_that_fit(broker: KafkaBrok
 
 def test_a_driver_that_is_given_up_keeps_nobody_waiting(broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tells the group is ended in order: only dropped, it waits for a session's timeout, in whichever thread drops it."""
-    monkeypatch.setitem(SESSION, "session.timeout.ms", 1_800_000)  # the longest that brokers take
+    monkeypatch.setitem(GROUP_SESSION, "session.timeout.ms", 1_800_000)  # the longest that brokers take
     join = Joined(broker, tmp_path)
     join.feed(20)
     driver = join.driver()

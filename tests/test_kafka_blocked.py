@@ -14,9 +14,8 @@ from harness import SECOND
 from kafka_broker import KafkaBroker
 from kafka_join import Joined, finish, way
 from streamjoin.io.base import Blocked
-from streamjoin.io.kafka_blocked import BlockedPartitions
 from streamjoin.io.kafka_client import KafkaClient
-from streamjoin.io.kafka_source import KafkaSource, KafkaSourceConfig
+from streamjoin.io.kafka_source import BlockedPartitions, KafkaSource, KafkaSourceConfig
 from streamjoin.io.kafka_topics import Extent
 from test_kafka import DECLARED, rows
 from waiting import PATIENCE_SECONDS, wait_for

@@ -121,11 +121,9 @@ def of_files(job: Job, keys: list[int]) -> list[Any]:
     ]
 
 
-def of_server(
-    open_store: Callable[[], SnapshotStore], settle: Callable[[], None], archive: Archive, snapshots: int, rows: int, repeats: int
-) -> list[Any]:
-    """The same of a store that has a server, and the seconds that filling it took. ``settle``: what the server does for itself in time."""
-    store, began = open_store(), time.perf_counter()
+def of_server(server: Server, archive: Archive, snapshots: int, rows: int, repeats: int) -> list[Any]:
+    """The same of a store that has a server, and the seconds that filling it took."""
+    (store, read, settle), began = server, time.perf_counter()
     for number in range(FIRST, FIRST + snapshots):
         store.publish(Snapshot(number, 0, 1.8e9, rows), archive.rows(number, BATCH_ROWS))
     filled = time.perf_counter() - began
@@ -135,15 +133,16 @@ def of_server(
     times, found = [], []
     for number, key in enumerate([keys[0], *keys]):
         began = time.perf_counter()
-        answer = store.read(key, key)
+        answer = read(key)
         if number:
             times.append((time.perf_counter() - began) * 1e3)
-            found.append(answer.num_rows)
+            found.append(len(answer))
     store.close()
     return [f"{statistics.median(found):,.0f}", "", "", "", "", spread_of(times), f"{filled:,.0f}"]
 
 
-Server = tuple[Callable[[], SnapshotStore], Callable[[], None]]
+Server = tuple[SnapshotStore, Callable[[Any], list[Any]], Callable[[], object]]
+"""A store, the rows of a key by the server's own client, and what the server does for itself in time."""
 
 
 @contextlib.contextmanager
@@ -156,12 +155,13 @@ def postgres() -> Iterator[Server]:
 
     with PostgresServer() as server:
         place = Place("127.0.0.1", server.port, "postgres", "public", "found", 600.0, (("user", "streamjoin"),))
-
-        def analyze() -> None:
-            with psycopg.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="streamjoin", autocommit=True) as connection:
-                connection.execute("ANALYZE")
-
-        yield lambda: PostgresStore(place, "one"), analyze
+        with psycopg.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="streamjoin", autocommit=True) as connection:
+            query = "SELECT * FROM found WHERE _checkpoint = 'one' AND _key = %s"
+            yield (
+                PostgresStore(place, "one"),
+                lambda key: connection.execute(query, [key]).fetchall(),
+                lambda: connection.execute("ANALYZE"),
+            )
 
 
 @contextlib.contextmanager
@@ -177,9 +177,10 @@ def cassandra() -> Iterator[Server]:
         cluster = Cluster([host], port=int(port))
         session = cluster.connect()
         session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
-        cluster.shutdown()
         model = Model.model_validate({"hosts": host, "port": int(port), "keyspace": "bench", "timeout": "600s"})
-        yield lambda: CassandraStore(model, "found", "one"), lambda: None
+        query = """SELECT * FROM bench.found WHERE "_checkpoint" = 'one' AND "_has_key" = true AND "_key" = %s"""
+        yield CassandraStore(model, "found", "one"), lambda key: list(session.execute(query, (key,))), lambda: None
+        cluster.shutdown()
 
 
 def main() -> None:
@@ -211,7 +212,7 @@ def main() -> None:
                 continue
             try:
                 with server() as parts:
-                    answers = of_server(*parts, archive, count, of_snapshot, arguments.repeats)
+                    answers = of_server(parts, archive, count, of_snapshot, arguments.repeats)
                     lines.append([name, f"{count * of_snapshot:,}", *answers])
             except RuntimeError as missing:
                 print(f"{name}: {missing}")

@@ -18,21 +18,21 @@ windows of rows that is the definition, elsewhere record counts are estimates.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streamjoin.io.base import Blocked, Position, Reader, Records, Source, SourceError, SourcePlan, Traffic
-from streamjoin.io.kafka_blocked import BlockedPartitions
-from streamjoin.io.kafka_client import KafkaClient, client_of, log, registry_config
-from streamjoin.io.kafka_group import Group
+from streamjoin.io.kafka_client import Complaints, KafkaClient, client_of, log, reason_of, registry_config
 from streamjoin.io.kafka_position import Reached, Read, numbered
 from streamjoin.io.kafka_records import Decoder, JsonDecoder, KafkaSplit, RawDecoder, Wanted, WithMetadata
 from streamjoin.io.kafka_session import borrowed, close_kept
-from streamjoin.io.kafka_topics import Brokers, Seen, Topic
+from streamjoin.io.kafka_topics import Brokers, Extent, Seen, Topic
 from streamjoin.io.schema_registry import RegistryConfig
 from streamjoin.io.text import raw_text
 from streamjoin.language.topics import matches
@@ -45,6 +45,10 @@ SPLIT_RECORDS = 250_000
 """A task reads at most so many offsets."""
 DISCOVERY_SECONDS = 5.0
 """How old the list of all topics may be, where the manifest does not say."""
+WARN_SECONDS = 60.0
+"""From then on an open transaction is told of: anew whenever it has been open for twice as long."""
+GROUP_SESSION = {"session.timeout.ms": 5000, "heartbeat.interval.ms": 1000}
+"""Of the client that tells the group. It is no member, so all that this says is how long it tries, and how long its end may take."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,90 @@ class KafkaSourceConfig:
     """Instead of ``starting_offsets``: milliseconds since 1970, from which on records are read."""
     discovery_seconds: float = DISCOVERY_SECONDS
     """With topics by pattern: how old the list of all topics may be."""
+
+
+class BlockedPartitions:
+    """Partitions whose records cannot be read, because a transaction is open: how many records, for how long, and what is said of it.
+
+    With read_committed a partition is read up to its last stable offset, where its oldest open transaction begins; the records behind it
+    wait, those of other producers too. Brokers end a transaction after its producer's transaction.timeout.ms, but one that *hangs*
+    (KIP-664).
+
+    Always holds: the times are this process's own, and decide nothing: a driver that starts again counts from its first look.
+    """
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._since: dict[tuple[str, int], tuple[int, float]] = {}
+        """Of each blocked partition: where it can be read up to, and since when."""
+
+    def look(self, extents: Mapping[tuple[str, int], Extent], now: float) -> dict[tuple[str, int], Blocked]:
+        """Those that are blocked at ``now``, in seconds since 1970. O(partitions)."""
+        since = {}
+        for place, extent in extents.items():
+            if extent.blocked:
+                end, began = self._since.get(place, (extent.high, now))
+                since[place] = (extent.high, min(began, now) if end == extent.high else now)
+        self._since = since
+        return {place: Blocked(extents[place].blocked, now - began) for place, (_, began) in since.items()}
+
+    def warnings(self, found: Mapping[tuple[str, int], Blocked]) -> list[str]:
+        """The same text for a while, so that it is not told with each epoch."""
+        told = []
+        for (topic, partition), blocked in sorted(found.items()):
+            if blocked.seconds >= WARN_SECONDS:
+                seconds = WARN_SECONDS
+                while 2 * seconds <= blocked.seconds:
+                    seconds *= 2
+                end, _ = self._since[topic, partition]
+                told.append(
+                    f"{self._client.one(topic)}: a transaction has been open in partition {partition} at offset {end} for {seconds:g} s or"
+                    " longer; the records behind it cannot be read, and hold the watermark back, until its producer or the brokers"
+                    " (transaction.timeout.ms) end it. If it hangs, kafka-transactions.sh find-hanging shows it, and abort ends it"
+                )
+        return told
+
+
+class Group:
+    """Tells the consumer group what has been read, so that people can watch its lag; nothing else depends on it. Its client is made when
+    first needed."""
+
+    def __init__(self, client: KafkaClient, group: str) -> None:
+        self.complaints = Complaints()
+        self._client = client
+        self._group = group
+        self._consumer: Any = None
+        self._told: dict[tuple[str, int], int] = {}
+
+    def tell(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commits the offsets, by topic and partition, in the group, in one request, without waiting for the answer."""
+        if not offsets or dict(offsets) == self._told:
+            return
+        try:
+            if self._consumer is None:
+                callbacks = {"on_commit": self._answered, "error_cb": self.complaints}
+                own = {"group.id": self._group, "enable.auto.commit": False} | GROUP_SESSION | callbacks
+                self._consumer = self._client.make(Consumer, own, SourceError)
+            self._consumer.poll(0)
+            positions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+            self._consumer.commit(offsets=positions, asynchronous=True)
+        except (KafkaException, SourceError) as error:
+            self._warn(reason_of(error))
+        else:
+            self._told = dict(offsets)
+
+    def _answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        if error is not None:
+            self._told = {}
+            self._warn(error.str())
+
+    def _warn(self, reason: str) -> None:
+        log.warning("%s: group %s could not be told what has been read (%s)", self._client, self._group, reason)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            with contextlib.suppress(Exception):  # nothing depends on it
+                self._consumer.close()
 
 
 class KafkaSource(Source):

@@ -14,7 +14,7 @@ that the output's has, or the snapshot is refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,6 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, N
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement
-from cassandra.util import Date
 
 from streamjoin.io.references import resolved, settings
 from streamjoin.results.reader import KEY, ROW, SNAPSHOT, Snapshot
@@ -113,30 +112,6 @@ class CassandraStore:
             session.execute(listed, values)
 
         self._asked(once)
-
-    def snapshots(self) -> Sequence[Snapshot]:
-        def once(session: Session) -> list[Snapshot]:
-            if not self._columns(session, self._name + SNAPSHOTS):
-                return []
-            query = f"SELECT id, epoch, committed_at, rows, marks FROM {self._snapshots} WHERE checkpoint = %s"
-            found = session.execute(query, (self._checkpoint,))
-            return [Snapshot(number, epoch, at, rows, tuple(marks or ())) for number, epoch, at, rows, marks in found]
-
-        return self._asked(once)
-
-    def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
-        if low != high:
-            raise ValueError(f"{self._where}: finds results by one key, and {low!r} to {high!r} is a range; ask another store")
-        known = {snapshot.id for snapshot in self.snapshots() if up_to is None or snapshot.id <= up_to}
-
-        def once(session: Session) -> pa.Table:
-            query = f'SELECT * FROM {self._table} WHERE "{CHECKPOINT}" = ? AND "{HAS_KEY}" = true AND "{KEY}" = ?'
-            found = session.execute(session.prepare(query), (self._checkpoint, _plain(low)))
-            names = [name for name in found.column_names if name not in (CHECKPOINT, HAS_KEY)]
-            rows = [row for row in map(dict, (zip(found.column_names, row, strict=True) for row in found)) if row[SNAPSHOT] in known]
-            return pa.table({name: [_python(row[name]) for row in rows] for name in names})
-
-        return self._asked(once)
 
     def let_go(self, committed_before: float) -> int:
         return 0
@@ -244,10 +219,6 @@ def _plain(value: Any) -> Any:
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return value // timedelta(microseconds=1) if isinstance(value, timedelta) else value
-
-
-def _python(value: Any) -> Any:
-    return value.date() if isinstance(value, Date) else value
 
 
 def _quoted(name: str) -> str:

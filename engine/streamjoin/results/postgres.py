@@ -10,9 +10,8 @@ one that it has no more stays, with nulls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -49,28 +48,6 @@ class PostgresStore:
                     self._copy(connection, first, rows)
 
         self._client.asked(once)
-
-    def snapshots(self) -> Sequence[Snapshot]:
-        def once(connection: Connection) -> list[Snapshot]:
-            if not exists(connection, self._snapshots):
-                return []
-            query = sql.SQL("SELECT id, epoch, committed_at, rows, marks FROM {} WHERE checkpoint = %s ORDER BY id").format(self._snapshots)
-            found = connection.execute(query, [self._checkpoint]).fetchall()
-            return [Snapshot(number, epoch, at.timestamp(), rows, tuple(marks)) for number, epoch, at, rows, marks in found]
-
-        return self._client.asked(once)
-
-    def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
-        def once(connection: Connection) -> pa.Table:
-            query = sql.SQL("SELECT * FROM {} WHERE {} = %s AND {} BETWEEN %s AND %s AND {} <= %s").format(
-                self._table, *map(sql.Identifier, (CHECKPOINT, KEY, SNAPSHOT))
-            )
-            cursor = connection.execute(query, [self._checkpoint, low, high, 2**62 if up_to is None else up_to])
-            names = [column.name for column in cursor.description or ()]
-            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
-            return pa.table(dict(zip(names, map(list, columns), strict=True))).drop_columns([CHECKPOINT])
-
-        return self._client.asked(once)
 
     def let_go(self, committed_before: float) -> int:
         def once(connection: Connection) -> int:

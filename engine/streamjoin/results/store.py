@@ -1,9 +1,10 @@
-"""The protocol of every store of snapshots that exists beside the sorted files in the checkpoint, from which it is filled."""
+"""The protocol of every store of snapshots that exists beside the sorted files in the checkpoint, from which it is filled. Users read it
+with a client of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -25,15 +26,6 @@ class SnapshotStore(Protocol):
         """Have a snapshot stored; it is visible on return, and durable as far as the store is. Raises StoreError.
 
         ``rows``: all of its, with ``_key``, ``_snapshot`` and ``_row`` and the output's columns; the same at each call.
-        """
-
-    def snapshots(self) -> Sequence[Snapshot]:
-        """The stored snapshots, by identifier. Raises StoreError."""
-
-    def read(self, low: Any, high: Any, *, up_to: int | None = None) -> pa.Table:
-        """Rows of stored snapshots, up to an identifier, whose key is at least ``low`` and at most ``high``, in any order.
-
-        A store for equality alone wants the two to be equal. Raises StoreError, ValueError.
         """
 
     def let_go(self, committed_before: float) -> int:
