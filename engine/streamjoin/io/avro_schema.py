@@ -45,7 +45,6 @@ class AvroReader:
 
     schema: pa.Schema
     program: Array
-    first: int
     slots: tuple[Slot, ...]
 
     def __call__(self, data: Array, starts: Array, ends: Array) -> tuple[list[pa.Array], dict[int, str]]:
@@ -56,7 +55,7 @@ class AvroReader:
         cells, given = np.zeros((slots, rows), np.int64), np.zeros((slots, rows), np.uint8)
         status = np.zeros(rows, np.uint8)
         stack = np.empty(2 * native.DEEPEST, np.int64)
-        native.read_records(data, starts, ends, self.program, self.first, cells.reshape(-1), given.reshape(-1), status, stack)
+        native.read_records(data, starts, ends, self.program, cells.reshape(-1), given.reshape(-1), status, stack)
         bad = np.flatnonzero(status)
         given[:, bad] = 0
         problems: Problems = {int(row): REASONS[int(status[row])] for row in bad}
@@ -121,7 +120,7 @@ class _Compiler:
                 self._skip(self._named[name])
                 self._emit(self._ops.RETURN)
             self._program[at + 2] = parts[name]
-        return AvroReader(self._schema, np.array(self._program, np.int64), 0, tuple(self._slots))
+        return AvroReader(self._schema, np.array(self._program, np.int64), tuple(self._slots))
 
     def _emit(self, kind: int, slot: int = -1, argument: int = 0) -> int:
         self._program += [kind, slot, argument]

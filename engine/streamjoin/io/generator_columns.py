@@ -10,8 +10,8 @@ import datetime
 import decimal
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -79,13 +79,11 @@ class Chunk:
     rows: np.ndarray
     """int64 row numbers."""
     rate: Rate
-    _elapsed: np.ndarray | None = field(default=None)
 
+    @cached_property
     def elapsed(self) -> np.ndarray:
         """Microseconds since the start, int64, by the rate alone."""
-        if self._elapsed is None:
-            self._elapsed = self.rate.event_micros(self.rows.astype(np.float64)).astype(np.int64)
-        return self._elapsed
+        return self.rate.event_micros(self.rows.astype(np.float64)).astype(np.int64)
 
     def random(self, base: np.uint64) -> np.ndarray:
         """A uint64 for each row: splitmix64's outputs number row + 1 from the state ``base``."""
@@ -154,7 +152,7 @@ def event_time_maker(seed: int, item: pa.Field, start_micros: int, out_of_order_
     base = _base(seed, "", "out of order")
 
     def make(chunk: Chunk) -> pa.Array:
-        micros = chunk.elapsed() + start_micros
+        micros = chunk.elapsed + start_micros
         if out_of_order_micros:
             micros = micros - _below(chunk.random(base), out_of_order_micros + 1).view(np.int64)
         return pa.array(micros, pa.int64()).cast(item.type)
@@ -257,7 +255,7 @@ def _integers(
 def _phase(chunk: Chunk, values: HotspotValues) -> np.ndarray:
     """How far the hot window has moved, in [0, 1)."""
     period = round(values.period_seconds * SECOND)
-    return np.asarray((chunk.elapsed() % period) / period)
+    return np.asarray((chunk.elapsed % period) / period)
 
 
 def _scaled(value: Number, kind: pa.DataType) -> int:

@@ -10,13 +10,11 @@ Always holds: the marker is created exclusively, before results are committed: o
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from streamjoin.io.base import SinkError
-from streamjoin.location import is_url
-from streamjoin.state import durable
 from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
 
 FOLDER = "_streamjoin"
@@ -62,10 +60,19 @@ def require_known(where: str, field: str, owner: Owner, owners: Collection[str],
 
 def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None:
     """As :meth:`streamjoin.io.base.Sink.claim`. ``root``: a place, as ``location`` writes it; ``field``: the manifest's, for messages."""
-    found = _read(field, root)
-    if found is None and takes:
-        data = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()
-        found = data if _is_made(field, root, data) else _read(field, root)
+    storage = ObjectStorage(root)
+    try:
+        found = _marker(storage)
+        if found is None and takes:
+            found = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()
+            try:
+                storage.create(MARKER, found)
+            except AlreadyExists:
+                found = _marker(storage)
+    except StorageError as error:
+        if storage.root is None:
+            raise
+        raise SinkError(f"{field}: {error}; correct the path or the access to it") from error
     if found is None:
         return
     try:
@@ -78,35 +85,11 @@ def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None
         raise refusal(f"{field}: {root}", owner, location, "remove the old one")
 
 
-def _read(field: str, root: str) -> bytes | None:
-    if is_url(root):
-        try:
-            return ObjectStorage(root).get(MARKER)
-        except Missing:
-            return None
-    try:
-        return (Path(root) / MARKER).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+def _marker(storage: ObjectStorage) -> bytes | None:
+    """None: there is none, or no directory, which is made when it is needed."""
+    if storage.root is not None and not os.path.isdir(storage.root):
         return None
-    except OSError as error:
-        raise _unusable(field, root, error) from error
-
-
-def _is_made(field: str, root: str, data: bytes) -> bool:
-    """Whether this call made the marker; another one may have been first."""
     try:
-        if is_url(root):
-            ObjectStorage(root).create(MARKER, data)
-        else:
-            durable.create(Path(root) / MARKER, Path(root), data)
-    except (AlreadyExists, FileExistsError):
-        return False
-    except StorageError:
-        raise
-    except OSError as error:
-        raise _unusable(field, root, error) from error
-    return True
-
-
-def _unusable(field: str, root: str, error: OSError) -> SinkError:
-    return SinkError(f"{field}: {root}/{MARKER} cannot be used ({error.strerror}); correct the path or the access to it")
+        return storage.get(MARKER)
+    except Missing:
+        return None

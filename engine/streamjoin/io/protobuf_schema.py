@@ -81,7 +81,7 @@ class MessageReader:
         cells, given = np.zeros((self.slots, rows), np.int64), np.zeros((self.slots, rows), np.uint8)
         status = np.zeros(rows, np.uint8)
         stack = np.empty(3 * native.DEEPEST, np.int64)
-        native.read_messages(data, starts, ends, self.table, self.firsts, 0, cells.reshape(-1), given.reshape(-1), status, stack)
+        native.read_messages(data, starts, ends, self.table, self.firsts, cells.reshape(-1), given.reshape(-1), status, stack)
         problems: Problems = {int(row): REASONS[int(status[row])] for row in np.flatnonzero(status)}
         there = status == 0
         values, valid = np.zeros((len(self.fields), rows), np.int64), np.zeros((len(self.fields), rows), np.uint8)

@@ -202,11 +202,9 @@ class SchemaRegistry:
 
     def _request(self, method: str, path: str, body: bytes | None, timeout: float) -> tuple[int, dict[str, Any]]:
         host, timeout = self._base.hostname or "", min(timeout, REQUEST_SECONDS)
-        connection: http.client.HTTPConnection
+        connection = http.client.HTTPConnection(host, self._base.port, timeout=timeout)
         if self._tls is not None:
             connection = http.client.HTTPSConnection(host, self._base.port, timeout=timeout, context=self._tls)
-        else:
-            connection = http.client.HTTPConnection(host, self._base.port, timeout=timeout)
         try:
             headers = self._headers if body is None else self._headers | {"Content-Type": ACCEPT.partition(",")[0]}
             connection.request(method, self._base.path.rstrip("/") + path, body, headers)

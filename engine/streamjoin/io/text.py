@@ -362,6 +362,3 @@ class CsvFormat:
 
 def _single(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-__all__ = ["CsvFormat", "JsonFormat", "Parsed", "TextFormat", "parse_block", "raw_text"]

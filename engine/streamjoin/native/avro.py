@@ -50,12 +50,12 @@ def _long(at: Any, end: Any) -> Any:
 
 @native(
     (
-        *(read("uint8"), read("int64"), read("int64"), read("int64"), "int64"),
+        *(read("uint8"), read("int64"), read("int64"), read("int64")),
         *(write("int64"), write("uint8"), write("uint8"), write("int64")),
     )
 )
-def read_records(data: Any, starts: Any, ends: Any, program: Any, first: Any, cells: Any, given: Any, status: Any, stack: Any) -> Any:
-    """Runs the program from word ``first`` on over the records that lie at ``starts`` to ``ends`` of ``data``; O(bytes).
+def read_records(data: Any, starts: Any, ends: Any, program: Any, cells: Any, given: Any, status: Any, stack: Any) -> Any:
+    """Runs the program over the records that lie at ``starts`` to ``ends`` of ``data``; O(bytes).
 
     What slot s has of record r goes to cells[s * records + r], and 1 to ``given`` there, which must be 0: a number, the bits of a double
     or float, or, of bytes, where they are. ``status`` gets what became of each record. ``stack`` has room for 2 * DEEPEST numbers.
@@ -67,7 +67,7 @@ def read_records(data: Any, starts: Any, ends: Any, program: Any, first: Any, ce
         at: Any = base + starts[row]
         end = base + ends[row]
         steps = STEPS + STEPS_PER_BYTE * (ends[row] - starts[row])
-        pc: Any = first
+        pc: Any = np.int64(0)
         depth = 0
         result = OK
         while True:

@@ -78,14 +78,12 @@ def _skipped(at: Any, end: Any, number: Any, wire: Any, groups: Any) -> Any:
 
 @native(
     (
-        *(read("uint8"), read("int64"), read("int64"), read("int64"), read("int64"), "int64"),
+        *(read("uint8"), read("int64"), read("int64"), read("int64"), read("int64")),
         *(write("int64"), write("uint8"), write("uint8"), write("int64")),
     )
 )
-def read_messages(
-    data: Any, starts: Any, ends: Any, table: Any, firsts: Any, top: Any, cells: Any, given: Any, status: Any, stack: Any
-) -> Any:
-    """Reads the records at ``starts`` to ``ends`` of ``data`` as messages ``top``, whose rows of the table begin at firsts[top]; O(bytes).
+def read_messages(data: Any, starts: Any, ends: Any, table: Any, firsts: Any, cells: Any, given: Any, status: Any, stack: Any) -> Any:
+    """Reads the records at ``starts`` to ``ends`` of ``data`` as messages 0, whose rows of the table come first; O(bytes).
 
     Cells and ``given`` are as in ``avro.read_records``; a message that is there gives its slot 1. ``stack`` has room for 3 * DEEPEST
     numbers.
@@ -96,7 +94,7 @@ def read_messages(
     for row in range(records):
         at: Any = base + starts[row]
         end: Any = base + ends[row]
-        message: Any = top
+        message: Any = np.int64(0)
         depth = 0
         place: Any = firsts[message]
         while True:
