@@ -16,6 +16,10 @@ by the functions that the manifest's models name (``manifest.connector``).
 ``registered``, ``decoded``       Kafka records that name their schema, as columns
 ``avro_*``, ``protobuf_*``        Avro and Protobuf, by machine code
 ``sinks``, ``console``            files and standard output
+``table_*``, ``delta_*``,         tables: their sources, by a log of changes, and their sinks, by a transaction for each publication
+``iceberg_*``
+``outbox``, ``encoded``           results that a driver brings elsewhere, staged in the checkpoint; their form for Kafka
+``postgres_*``                    a table of PostgreSQL; its client is also that of a store of snapshots
 ``staging``                       results that are not published yet
 ``deadletter``                    records that do not parse
 ================================  ==================================================================================

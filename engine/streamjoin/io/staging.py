@@ -192,15 +192,15 @@ class _ScratchFile:
         self.stream = pa.PythonFile(os.fdopen(self._file.fileno(), "wb", closefd=False), mode="w")
 
     def finish(self, staged: Staged) -> Staged:
-        if not self.stream.closed:
-            self.stream.close()
+        self.stream.close()
         size = os.fstat(self._file.fileno()).st_size
         with self._file:
             self._storage.put(self._path, memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ)))
         return replace(staged, nbytes=size)
 
     def abandon(self) -> None:
-        self._file.close()
+        with self._file, contextlib.suppress(OSError):  # once it is closed, its number may be another file's: nothing may be left to write
+            self.stream.close()
 
 
 class InMemory(Staging):
