@@ -19,7 +19,6 @@ import pytest
 
 from broken_records import broken
 from streamjoin.io.avro_schema import AvroReader, avro_reader
-from streamjoin.io.base import SinkError
 from streamjoin.io.decoded import UnreadableError
 from streamjoin.io.encoded import _avro, avro_schema
 
@@ -320,11 +319,6 @@ def test_results_are_written_as_fastavro_reads_them(seed: int) -> None:
                 value //= timedelta(microseconds=1)
             assert row[item.name] == value, (seed, item)
     assert all(value.startswith(b"\0\0\0\1\2") for value in _avro(batch, b"\0\0\0\1\2").to_pylist())
-
-
-def test_a_name_that_avro_does_not_have() -> None:
-    with pytest.raises(SinkError, match=r"output.select: a-b is not a name that Avro allows; give another one \(AS\)"):
-        avro_schema(pa.schema([("a-b", pa.int64())]))
 
 
 def test_what_never_ends_is_given_up() -> None:

@@ -583,7 +583,7 @@ def test_staged_results_are_removed_by_abort_and_sweep_and_missed_when_lost(
     staged = writer.close()
     assert sink.sweep(lambda stem: not stem.startswith("0a1b-000001-000000000000-00000-y")) == 0
     assert sink.sweep(lambda stem: stem.startswith("0a1b-000001-000000000000-00000-y")) == 1
-    with pytest.raises(SinkError, match=r"outbox/.*: these 3 committed records are gone"):
+    with pytest.raises(SinkError, match=r"outbox/.*: these 3 committed results are gone"):
         sink.publish(staged)
 
 

@@ -471,11 +471,11 @@ def test_what_is_staged_in_the_outbox_is_compared_with_what_was_written(tmp_path
     writer = OutboxWriter(storage, schema, "outbox/one", 0, lambda done: Staged("", "part", 0, 0))
     writer.write(pa.record_batch([pa.array(range(100))], schema=schema))
     (staged,) = writer.close()
-    written = data_of(storage, staged)
+    written = data_of(storage, staged, "they were not published")
     assert ipc.open_stream(written).read_all().num_rows == 100
     storage.put(staged.path, written[:-20] + b"x" + written[-19:])
     with pytest.raises(SinkError, match=rf"{re.escape(staged.path)}: damaged: .* It has 100 committed results, which are lost without it"):
-        data_of(storage, staged)
+        data_of(storage, staged, "they were not published")
 
 
 def test_what_the_log_keeps_of_small_results_is_compared_with_what_was_written(tmp_path: Path) -> None:

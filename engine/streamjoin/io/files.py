@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from streamjoin.io.base import Position, Snapshots, SourceError, SourcePlan
+from streamjoin.io.base import Position, Snapshots, SourcePlan
 from streamjoin.io.files_plan import MOST_INODES, FilesPlan, Footers, Listed
 from streamjoin.io.files_reader import FilesReader, FilesSourceConfig, printable
 from streamjoin.io.files_times import NextTimes, Times
@@ -77,13 +77,11 @@ class FilesSource:
         stream: str = "",
         times: Times | None = None,
     ) -> None:
-        """``exact_counts``: records of text files are counted while planning. Raises SourceError for a wrong format.
+        """``exact_counts``: records of text files are counted while planning.
 
         ``stream``: keeps this source's snapshots apart from another's that reads the same directory. ``times``: by which a backlog is read
         (``files_times``); None: by when files were changed.
         """
-        if config.format not in ("parquet", "json", "csv"):
-            raise SourceError(f"files.format: {config.format!r} is not known; use parquet, json or csv")
         self.config = config
         self._reader = FilesReader(config, schema, exact_counts or config.format == "parquet")
         self._store = SeenStore(snapshots, stream)

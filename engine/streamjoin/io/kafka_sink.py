@@ -94,8 +94,8 @@ class KafkaSink(Sink):
     """See the module. Pickles without its producer."""
 
     def __init__(self, config: KafkaSinkConfig, schema: pa.Schema, storage: Storage, refused: RefusedResults | None = None) -> None:
-        """Asks nothing of the brokers yet. ``refused``: where records go that the brokers refuse; None: one ends the run. Raises SinkError
-        where ``schema`` lacks the key."""
+        """Asks nothing of the brokers yet. ``schema`` has the key. ``refused``: where records go that the brokers refuse; None: one ends
+        the run."""
         self.config, self.refused = config, refused
         self.schema = schema
         self._storage = storage
@@ -109,8 +109,6 @@ class KafkaSink(Sink):
         """What this process has noted."""
         self._has_noted_cluster = False
         names = [name.casefold() for name in schema.names]
-        if config.key is not None and config.key.casefold() not in names:
-            raise SinkError(f"kafka.key: {config.key} is not a column of the output; it has {', '.join(schema.names)}")
         self._key = None if config.key is None else names.index(config.key.casefold())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -365,14 +363,7 @@ class KafkaSink(Sink):
                 producer.abandon(WAIT_SECONDS)
 
     def _batches(self, file: Staged) -> Iterator[Outgoing]:
-        try:
-            data = data_of(self._storage, file)
-        except Missing:
-            raise SinkError(
-                f"{self._storage.url}/{file.path}: these {file.rows} committed records are gone, and there is no note that they were sent."
-                " If another driver has taken over this checkpoint, it has sent them; else they are lost. Keep other programs from"
-                " deleting files in the checkpoint"
-            ) from None
+        data = data_of(self._storage, file, "there is no note that they were sent")
         prefix, _, first = file.final.rpartition("/")
         row = int(first)
         with ipc.open_file(pa.BufferReader(data)) as reader:

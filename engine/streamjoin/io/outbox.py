@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamjoin.io.base import SinkError, Staged, arrow_bytes
 from streamjoin.state import checks
-from streamjoin.state.storage import Storage, StorageError
+from streamjoin.state.storage import Missing, Storage, StorageError
 
 OUTBOX = "outbox"
 OBJECT_BYTES = 32 * 1024 * 1024
@@ -27,12 +27,19 @@ def sweep(storage: Storage, folder: str, may_remove: Callable[[str], bool]) -> i
     return len(stray)
 
 
-def data_of(storage: Storage, staged: Staged) -> bytes:
-    """What is staged. Raises Missing; SinkError where it is not what was written; StorageError. O(bytes)."""
+def data_of(storage: Storage, staged: Staged, lacks: str) -> bytes:
+    """What is staged. Raises SinkError where it is gone, though ``lacks`` says that it was not published, or not what was written;
+    StorageError. O(bytes)."""
+    results = f"{staged.rows} committed results"
     try:
-        return staged.data or checks.read(storage, staged.path, f"{staged.rows} committed results")
+        return staged.data or checks.read(storage, staged.path, results)
     except checks.ChangedError as error:
         raise SinkError(str(error)) from error
+    except Missing:
+        raise SinkError(
+            f"{storage.url}/{staged.path}: these {results} are gone, and {lacks}. If another driver has taken over this checkpoint, it has"
+            " published them; else they are lost. Keep other programs from deleting files in the checkpoint"
+        ) from None
 
 
 class OutboxWriter:

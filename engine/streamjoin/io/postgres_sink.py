@@ -18,13 +18,13 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import ipc
 
-from streamjoin.io.base import Sink, SinkError, Staged
+from streamjoin.io.base import Sink, Staged
 from streamjoin.io.outbox import OUTBOX, OutboxWriter, data_of, sweep
 from streamjoin.io.ownership import Owner
 from streamjoin.io.references import settings
 from streamjoin.io.refused import RefusedResults
 from streamjoin.io.table_files import Publication
-from streamjoin.state.storage import Missing, Storage
+from streamjoin.state.storage import Storage
 
 if TYPE_CHECKING:
     from streamjoin.io.factory import Writing
@@ -118,16 +118,7 @@ class PostgresSink(Sink):
 
     def _batches(self, staged: Sequence[Staged]) -> Iterator[pa.RecordBatch]:
         for each in staged:
-            try:
-                data = data_of(self._storage, each)
-            except Missing:
-                raise SinkError(
-                    f"{self._storage.url}/{each.path}: these {each.rows} committed results are gone, and {self.config.place} does not have"
-                    " them. If another driver has taken over this checkpoint, it has; else they are lost. Keep other programs from deleting"
-                    " files in the checkpoint"
-                ) from None
-            with ipc.open_stream(data) as reader:
-                yield from reader
+            yield from ipc.open_stream(data_of(self._storage, each, f"{self.config.place} does not have them"))
 
     def _table(self) -> PostgresTable:
         if self._opened is None:

@@ -19,6 +19,7 @@ from streamjoin.io.postgres_client import Client, Connection, csv_of, exists, re
 from streamjoin.io.postgres_sink import PostgresSinkConfig
 from streamjoin.io.refused import Refused
 from streamjoin.io.sinks import json_texts
+from streamjoin.io.table_files import columns_named
 
 PUBLISHED = "_published"
 """How the name of the table ends that says what is published, by checkpoint."""
@@ -38,8 +39,7 @@ class PostgresTable:
 
     def __init__(self, config: PostgresSinkConfig, schema: pa.Schema) -> None:
         self._place, self._schema = config.place, schema
-        known = {name.casefold(): name for name in schema.names}
-        self._key = [known.get(name.casefold(), name) for name in config.key]
+        self._key = columns_named(schema, config.key)
         self._table = sql.Identifier(self._place.namespace, self._place.table)
         self._published = sql.Identifier(self._place.namespace, self._place.table + PUBLISHED)
         self._client = Client(self._place, SinkError, self._explained)
