@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -42,28 +42,26 @@ def data_of(storage: Storage, staged: Staged, lacks: str) -> bytes:
         ) from None
 
 
+@dataclass(eq=False)
 class OutboxWriter:
     """Stages one task's results, in Arrow's format."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        schema: pa.Schema,
-        path: str,
-        small_bytes: int,
-        blank: Callable[[list[Staged]], Staged],
-        *,
-        compression: str | None = "lz4",
-        is_file: bool = False,
-    ) -> None:
-        """``path``: how the objects' names begin. One of at most ``small_bytes`` is left to the commit, where it is the only one so far.
-        ``blank``: what the next one is staged as, after these, but for its place and size. The rest: as for ``arrow_bytes``."""
-        self._storage, self._schema, self._path, self._small_bytes, self._blank = storage, schema, path, small_bytes, blank
-        self._compression, self._is_file = compression, is_file
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = self._pending_bytes = 0
-        self._done: list[Staged] = []
-        self._finished = False
+    _storage: Storage
+    _schema: pa.Schema
+    _path: str
+    """How the objects' names begin."""
+    _small_bytes: int
+    """One of at most so many is left to the commit, where it is the only one so far."""
+    _blank: Callable[[list[Staged]], Staged]
+    """What the next one is staged as, after these, but for its place and size."""
+    compression: str | None = "lz4"
+    is_file: bool = False
+    """As for ``arrow_bytes``."""
+    _pending: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _pending_rows: int = field(default=0, init=False)
+    _pending_bytes: int = field(default=0, init=False)
+    _done: list[Staged] = field(default_factory=list, init=False)
+    _finished: bool = field(default=False, init=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes a batch; amortised O(bytes)."""
@@ -100,7 +98,7 @@ class OutboxWriter:
     def _put(self) -> None:
         if not self._pending:
             return
-        data = arrow_bytes(self._pending, self._compression, is_file=self._is_file)
+        data = arrow_bytes(self._pending, self.compression, is_file=self.is_file)
         staged = replace(self._blank(self._done), rows=self._pending_rows, nbytes=data.size)
         if not self._done and data.size <= self._small_bytes:
             self._done.append(replace(staged, data=data.to_pybytes()))

@@ -18,7 +18,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -237,35 +237,26 @@ class _JsonEncoder:
             self._stream.close()
 
 
+@dataclass(eq=False)
 class FilesWriter:
     """Coalesces batches to row groups, and rolls over to another file where one grows too big."""
 
-    def __init__(
-        self,
-        config: FilesSinkConfig,
-        staging: Staging,
-        schema: pa.Schema,
-        name: str,
-        stem: str,
-        small_bytes: int = 0,
-        encodings: Encodings | None = None,
-    ) -> None:
-        """``encodings``: of the writer's sink; None: its own."""
-        self._config = config
-        self._encodings = encodings or Encodings()
-        self._staging = staging
-        self._small_bytes = small_bytes
-        self._schema = schema
-        self._name = name
-        self._stem = stem
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._pending_bytes = 0
-        self._file: StagedFile | None = None
-        self._encoder: Encoder | None = None
-        self._rows = 0
-        self._done: list[Staged] = []
-        self._finished = False
+    _config: FilesSinkConfig
+    _staging: Staging
+    _schema: pa.Schema
+    _name: str
+    _stem: str
+    _small_bytes: int = 0
+    _encodings: Encodings = field(default_factory=Encodings)
+    """Of the writer's sink, or its own."""
+    _pending: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _pending_rows: int = field(default=0, init=False)
+    _pending_bytes: int = field(default=0, init=False)
+    _file: StagedFile | None = field(default=None, init=False)
+    _encoder: Encoder | None = field(default=None, init=False)
+    _rows: int = field(default=0, init=False)
+    _done: list[Staged] = field(default_factory=list, init=False)
+    _finished: bool = field(default=False, init=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes a batch; it is written once a row group is full. Amortised O(rows)."""
@@ -410,8 +401,8 @@ def json_texts(batch: pa.RecordBatch, end: str = "", values: Callable[[pa.Array]
     if batch.num_columns == 0:
         return pa.repeat("{}" + end, batch.num_rows)
     parts: list[Any] = []
-    for index, field in enumerate(batch.schema):
-        parts.append(("{" if index == 0 else ",") + json.dumps(field.name, ensure_ascii=False) + ":")
+    for index, item in enumerate(batch.schema):
+        parts.append(("{" if index == 0 else ",") + json.dumps(item.name, ensure_ascii=False) + ":")
         parts.append(pc.fill_null(values(batch.column(index)), "null"))
     return pc.binary_join_element_wise(*parts, "}" + end, "")
 
