@@ -315,7 +315,7 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 
 def stage(target: FilesSink, name: str, *batches: pa.RecordBatch) -> list[Staged]:
-    writer = target.writer(name)
+    writer = target.writer(name, name)
     for part in batches:
         writer.write(part)
     return [Staged.from_json(json.loads(json.dumps(staged.to_json()))) for staged in writer.close()]
@@ -356,7 +356,7 @@ def test_committed_results_that_are_lost_are_named(s3: S3Server) -> None:
 def test_an_aborted_writer_and_a_sweep_leave_nothing(s3: S3Server) -> None:
     root = s3.bucket()
     target = sink_at(root, roll_bytes=1)
-    writer = target.writer("a")
+    writer = target.writer("a", "a")
     for number in range(3):
         writer.write(pa.record_batch([range(150_000), [str(number)] * 150_000], schema=SCHEMA))
     assert len(staged_of(root)) >= 2

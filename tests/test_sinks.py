@@ -44,7 +44,7 @@ def sink(root: Path, kind: str = "parquet", schema: pa.Schema = SCHEMA, **config
 
 
 def stage(target: Sink, name: str, *batches: pa.RecordBatch, stem: str | None = None) -> list[Staged]:
-    writer = target.writer(name, stem)
+    writer = target.writer(name, stem or name)
     for part in batches:
         writer.write(part)
     # As the commit keeps it.
@@ -173,7 +173,7 @@ def test_attempts_at_the_same_task_do_not_touch_each_other_s_files(tmp_path: Pat
 
 @pytest.mark.parametrize("finish", [False, True])
 def test_an_aborted_writer_leaves_nothing(tmp_path: Path, finish: bool) -> None:
-    writer = sink(tmp_path, roll_bytes=1).writer("a")
+    writer = sink(tmp_path, roll_bytes=1).writer("a", "a")
     for number in range(3):
         writer.write(pa.record_batch([range(150_000), [str(number)] * 150_000], schema=SCHEMA))
     if finish:
@@ -227,7 +227,7 @@ def test_a_directory_below_a_file_is_named_when_a_run_begins(tmp_path: Path) -> 
 
 def test_a_batch_of_another_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="a batch's schema x int64 is not the sink's id int64, name string"):
-        sink(tmp_path).writer("a").write(pa.record_batch({"x": [1]}))
+        sink(tmp_path).writer("a", "a").write(pa.record_batch({"x": [1]}))
 
 
 EVERYTHING = pa.record_batch(
@@ -403,7 +403,7 @@ def test_small_results_of_several_joins_are_gathered_by_join(tmp_path: Path) -> 
 
 
 def test_the_small_results_of_all_joins_come_to_no_more_than_a_task_may_leave(tmp_path: Path) -> None:
-    alone = sink(tmp_path / "alone").writer("a", small_bytes=1000)
+    alone = sink(tmp_path / "alone").writer("a", "a", small_bytes=1000)
     alone.write(batch(*range(40)))
     (small,) = alone.close()
     assert small.data

@@ -360,11 +360,11 @@ class Sink(Protocol):
         """How long small results may wait for more, so that there are fewer files; 0: they are published with their epoch."""
         return 0.0
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> Writer:
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> Writer:
         """A writer for one task of one epoch.
 
         ``name`` is unique to the epoch, task and attempt: attempts that run at once never touch each other's files.
-        ``stem`` names the published files; it may be the same for all attempts of an epoch's task. Default: ``name``.
+        ``stem`` names the published files; it may be the same for all attempts of an epoch's task.
         ``small_bytes``: results of no more than this are left in :attr:`Staged.data` rather than in a file.
         """
 

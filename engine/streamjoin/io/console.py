@@ -26,8 +26,8 @@ class ConsoleSink(Sink):
         """``limit``: the number of rows of an epoch that are shown."""
         self._limit = limit
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> ConsoleWriter:
-        return ConsoleWriter(self._limit, stem if stem is not None else name)
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> ConsoleWriter:
+        return ConsoleWriter(self._limit, stem)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False, stream: TextIO | None = None) -> None:
         """Prints; what is beyond the limit is only counted."""

@@ -22,8 +22,8 @@ class InboxSink(Sink):
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> InboxWriter:
-        return InboxWriter(stem if stem is not None else name)
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> InboxWriter:
+        return InboxWriter(stem)
 
     def publish(self, staged: Sequence[Staged], *, again: bool = False) -> None:
         """Leaves them there. What a console was to print, before the join was run from Python, is passed over."""

@@ -114,9 +114,9 @@ class KafkaSink(Sink):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_producer": None, "_transactions": None, "_failed": [], "_complaints": Complaints()}
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> KafkaWriter:
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> KafkaWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
-        checkpoint, epoch, task = (stem if stem is not None else name).rsplit("-", 2)
+        checkpoint, epoch, task = stem.rsplit("-", 2)
         prefix = f"{self.config.origin}/{checkpoint}/{int(epoch)}/{int(task)}"
         return KafkaWriter(self._storage, self.schema, self._key, self.config.encoding, name, prefix, small_bytes)
 

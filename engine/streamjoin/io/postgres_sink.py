@@ -78,11 +78,11 @@ class PostgresSink(Sink):
     def _folder(self) -> str:
         return f"{OUTBOX}/postgres-{quote(self.config.join, safe='')}"
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> OutboxWriter:
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> OutboxWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
 
         def blank(done: list[Staged]) -> Staged:
-            return Staged("", f"part-{stem if stem is not None else name}-{len(done):03d}", 0, 0)
+            return Staged("", f"part-{stem}-{len(done):03d}", 0, 0)
 
         return OutboxWriter(self._storage, self.schema, f"{self._folder}/{name}", small_bytes, blank)
 

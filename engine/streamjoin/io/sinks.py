@@ -117,9 +117,8 @@ class FilesSink(StagingSink):
     def _staging(self) -> Staging:
         return staging_at(self.config.path)
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> FilesWriter:
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> FilesWriter:
         """See :class:`streamjoin.io.base.Sink`. Makes no file before the first rows come."""
-        stem = stem if stem is not None else name
         for part in (name, stem):
             if not part or "/" in part or "\0" in part:
                 raise ValueError(f"writer name {part!r}: must be a file name without slashes")

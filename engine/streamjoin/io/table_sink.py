@@ -198,9 +198,9 @@ class TableSink(StagingSink):
         self._opened: Table | None = None
         """The table, once it was asked for."""
 
-    def writer(self, name: str, stem: str | None = None, *, small_bytes: int = 0) -> TableWriter:
+    def writer(self, name: str, stem: str, *, small_bytes: int = 0) -> TableWriter:
         """See :class:`streamjoin.io.base.Sink`. ``stem`` is ``<checkpoint>-<epoch>-<task>``, as ``epoch.spec.final_name`` makes it."""
-        return TableWriter(self._files, self._staging, name, stem if stem is not None else name, small_bytes)
+        return TableWriter(self._files, self._staging, name, stem, small_bytes)
 
     def gather(self, small: Sequence[Staged], name: str, stem: str) -> list[Staged]:
         """One file of each partition, or more where they are large."""
