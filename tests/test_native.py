@@ -18,7 +18,7 @@ from harness import output_of
 from skips import lacks
 from streamjoin.kernel.run import merge_two
 from streamjoin.native import build, functions, library
-from streamjoin.native.functions import _private_directory
+from streamjoin.native.functions import _private_directory, read, write
 from streamjoin.runner.archive import run
 from streamjoin.runner.inline import InlineRunner
 from waiting import PATIENCE_SECONDS
@@ -162,9 +162,7 @@ def test_a_library_takes_only_the_declared_types(machine_code: Path, monkeypatch
     library._library.cache_clear()
     try:
         kinds = ("int64", "float64")
-        signatures: list[list[library.Argument]] = [
-            [*[(kind, False), ("int32", False)] * 2, (kind, True), ("int32", True)] for kind in kinds
-        ]
+        signatures: list[list[library.Argument]] = [[*[read(kind), read("int32")] * 2, write(kind), write("int32")] for kind in kinds]
         merge = library.found("streamjoin.kernel.run", "merge_two", signatures)
     finally:
         library._library.cache_clear()

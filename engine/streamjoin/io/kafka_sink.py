@@ -36,7 +36,7 @@ from streamjoin.io.kafka_transactions import Transactions, passing_of, place_of,
 from streamjoin.io.outbox import OUTBOX, data_of, sweep
 from streamjoin.io.ownership import OwnedElsewhere, Owner
 from streamjoin.io.refused import Refused, RefusedResults
-from streamjoin.state.storage import Missing, Storage
+from streamjoin.state.storage import Storage, found
 
 if TYPE_CHECKING:
     from streamjoin.io.factory import Writing
@@ -134,7 +134,7 @@ class KafkaSink(Sink):
             return
         note = staged[0].final.encode()
         refused = None if self.refused is None else self.refused.of(*_publication(staged), again=again)
-        if (self._noted if not again else self._sent_last()) != note:
+        if (self._noted if not again else found(self._storage, self.config.note)) != note:
             self._send(staged, refused)
             self._storage.put(self.config.note, note)
             self._noted = note
@@ -156,11 +156,8 @@ class KafkaSink(Sink):
             raise OwnedElsewhere(f"{client} {problem}; {remedy}")
 
     def _noted_cluster(self) -> dict[str, str] | None:
-        try:
-            found: dict[str, str] = json.loads(self._storage.get(self.config.cluster_note))
-        except Missing:
-            return None
-        return found
+        data = found(self._storage, self.config.cluster_note)
+        return None if data is None else dict(json.loads(data))
 
     def _note_cluster(self) -> None:
         """Once a process, where something was sent."""
@@ -179,12 +176,6 @@ class KafkaSink(Sink):
     def sweep(self, may_remove: Callable[[str], bool]) -> int:
         """Removes staged objects whose name may be removed. O(staged objects)."""
         return sweep(self._storage, OUTBOX, may_remove)
-
-    def _sent_last(self) -> bytes | None:
-        try:
-            return self._storage.get(self.config.note)
-        except Missing:
-            return None
 
     def _send(self, staged: Sequence[Staged], refused: Refused | None) -> None:
         """Sends all but what is refused, which is kept before a transaction is committed.

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from streamjoin.io.base import SinkError
-from streamjoin.state.storage import AlreadyExists, Missing, ObjectStorage, StorageError
+from streamjoin.state.storage import AlreadyExists, ObjectStorage, StorageError, found
 
 FOLDER = "_streamjoin"
 MARKER = f"{FOLDER}/checkpoint.json"
@@ -62,21 +62,21 @@ def claim_directory(field: str, root: str, owner: Owner, *, takes: bool) -> None
     """As :meth:`streamjoin.io.base.Sink.claim`. ``root``: a place, as ``location`` writes it; ``field``: the manifest's, for messages."""
     storage = ObjectStorage(root)
     try:
-        found = _marker(storage)
-        if found is None and takes:
-            found = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()
+        data = _marker(storage)
+        if data is None and takes:
+            data = json.dumps({"checkpoint": owner.identity, "location": owner.location}).encode()
             try:
-                storage.create(MARKER, found)
+                storage.create(MARKER, data)
             except AlreadyExists:
-                found = _marker(storage)
+                data = _marker(storage)
     except StorageError as error:
         if storage.root is None:
             raise
         raise SinkError(f"{field}: {error}; correct the path or the access to it") from error
-    if found is None:
+    if data is None:
         return
     try:
-        marker = json.loads(found)
+        marker = json.loads(data)
         identity, location = str(marker["checkpoint"]), str(marker["location"])
     except (ValueError, LookupError, TypeError):
         message = "does not say which checkpoint's results these are; remove the directory, or this file if they are this checkpoint's"
@@ -89,7 +89,4 @@ def _marker(storage: ObjectStorage) -> bytes | None:
     """None: there is none, or no directory, which is made when it is needed."""
     if storage.root is not None and not os.path.isdir(storage.root):
         return None
-    try:
-        return storage.get(MARKER)
-    except Missing:
-        return None
+    return found(storage, MARKER)

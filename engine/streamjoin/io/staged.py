@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.io.base import portions
-from streamjoin.state.storage import AlreadyExists, Missing, Storage
+from streamjoin.state.storage import AlreadyExists, Storage, found
 
 STREAM, ENDED, BATCHES, FILES = "stream.json", "ended.json", "batches", "files"
 FORMAT = 1
@@ -53,13 +53,13 @@ class Batch:
 
 def stream_in(storage: Storage) -> Stream | None:
     """The stream that is staged here; None: there is none yet. Raises StorageError."""
-    try:
-        found = json.loads(storage.get(STREAM))
-    except Missing:
+    data = found(storage, STREAM)
+    if data is None:
         return None
-    if found["format"] != FORMAT:
-        raise StagedError(f"{storage.url}: is of format {found['format']!r}, and this version stages {FORMAT}; use the one that began it")
-    return Stream(found["query"], found["schema"])
+    stream = json.loads(data)
+    if stream["format"] != FORMAT:
+        raise StagedError(f"{storage.url}: is of format {stream['format']!r}, and this version stages {FORMAT}; use the one that began it")
+    return Stream(stream["query"], stream["schema"])
 
 
 def claim(storage: Storage, stream: Stream) -> None:
@@ -83,11 +83,11 @@ def claim(storage: Storage, stream: Stream) -> None:
 
 def batch(storage: Storage, number: int) -> Batch | None:
     """A micro-batch by its number; None: it is not staged. Raises StorageError."""
-    try:
-        found = json.loads(storage.get(_entry(number)))
-    except Missing:
+    data = found(storage, _entry(number))
+    if data is None:
         return None
-    return Batch(tuple((path, size) for path, size in found["files"]), found["at"])
+    entry = json.loads(data)
+    return Batch(tuple((path, size) for path, size in entry["files"]), entry["at"])
 
 
 def write(storage: Storage, number: int, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[str, int]]:
@@ -116,11 +116,7 @@ def resume(storage: Storage) -> None:
 
 def has_ended(storage: Storage) -> bool:
     """Whether all is staged that is to come. Raises StorageError."""
-    try:
-        storage.get(ENDED)
-    except Missing:
-        return False
-    return True
+    return found(storage, ENDED) is not None
 
 
 def numbers(storage: Storage) -> list[int]:

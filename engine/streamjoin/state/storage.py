@@ -363,6 +363,14 @@ def _pause(attempt: int) -> float:
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret about it
 
 
+def found(storage: Storage, path: str) -> bytes | None:
+    """An object; None: there is none. Raises StorageError."""
+    try:
+        return storage.get(path)
+    except Missing:
+        return None
+
+
 _counting = threading.Lock()
 _retried = 0
 
