@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -366,6 +366,25 @@ def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str,
         first.sweep()  # an older driver that cleans up once more must leave the newer one's files alone
         exhaust(second[0])
         check(root, inputs, second[0], f"second driver at {step}, visit {visit}")
+
+
+def test_a_replaced_driver_whose_epochs_fail_ends_as_the_newer_one_may_have_removed_what_they_need(
+    inputs: tuple[Input, Input], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, storage = InlineRunner(), ObjectStorage(str(tmp_path / "state"))
+    first = driver_for(job_at(tmp_path), inputs, storage, runner)
+    first.start()
+    for _ in range(3):
+        assert first.step() is not None
+    second = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
+    second.start()
+
+    def joined(begun: object) -> NoReturn:
+        raise StorageError("a block is not there")
+
+    monkeypatch.setattr(runner, "_joined", joined)
+    with pytest.raises(Superseded, match=r"another driver .* has taken over"):
+        exhaust(first)
 
 
 class Clock:

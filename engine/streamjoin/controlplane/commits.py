@@ -6,6 +6,7 @@ nobody knows whether that was done. The next commit is made only when everything
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from streamjoin.job import Job
 from streamjoin.state.checkpoint import Checkpoint
 from streamjoin.state.extent import Segment
 from streamjoin.state.log import CommitLog
+from streamjoin.state.storage import StorageError
 
 SETTLE_SECONDS = 5.0
 """A driver that has nothing to do for so long commits that all is visible: so that the next one, if this is killed, brings back nothing
@@ -98,6 +100,11 @@ class Commits:
         self.show_fed()
         self._delays.committed(arrivals_of(job, epoch, reports), whose(job, results.waiting))
         return after
+
+    def require_held(self) -> None:
+        """Raises Superseded where another driver has taken over. After a failed epoch: that one may have removed what it needed."""
+        with contextlib.suppress(StorageError):
+            self._log.require_held()
 
     def commit_between(self, *, gathers: bool, final: bool = False, is_over: bool = False) -> None:
         """Commit what time makes to do between epochs: make what waits visible (``gathers``), and end snapshots; ``final``: all of them.

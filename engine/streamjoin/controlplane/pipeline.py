@@ -185,7 +185,7 @@ class Pipeline:
             self.task_retries += retries() - repeated
 
     def _failed(self, epoch: PlannedEpoch, error: EpochFailed) -> None:
-        """Raises the error where the epoch is not to be begun again at once."""
+        """Raises the error where the epoch is not to be begun again at once; Superseded where another driver is at work by now."""
         if error.stalled:
             self._progress.stalled(str(error))
         self._garbage.has_leftovers = True
@@ -196,6 +196,7 @@ class Pipeline:
             self._happened(events.FirstEpochFailed(f"its first epoch failed: {error}", error.worker_died))
         if epoch.spec.follows is None or error.permanent or error.stalled:
             self.caution = self.caution.after(error, [plan.records for plan in epoch.inputs])
+            self._commits.require_held()
             raise error
 
     def begin_next(self) -> None:

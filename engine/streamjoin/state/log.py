@@ -290,6 +290,12 @@ class CommitLog:
         latest = read_latest(self._storage)
         return latest is not None and latest.incarnation == self.incarnation
 
+    def require_held(self) -> None:
+        """Raises Superseded where another driver has claimed the log since; StorageError."""
+        latest = read_latest(self._storage)
+        if latest is not None:
+            self._require_written_here(latest)
+
     def _now(self) -> _Moment:
         return _Moment(self._clock(), self._boot_clock())
 
@@ -345,6 +351,9 @@ class CommitLog:
         except Missing:
             far = f"other drivers have moved this checkpoint far past {path}; this one ({self.writer}) stops"
             raise Superseded(f"{self._storage.url}: {far}") from None
+        self._require_written_here(entry)
+
+    def _require_written_here(self, entry: Entry) -> None:
         if entry.writer != self.writer or entry.incarnation != self.incarnation:
             raise Superseded(
                 f"{self._storage.url}: another driver ({entry.writer}, incarnation {entry.incarnation}) has taken over this checkpoint; "
