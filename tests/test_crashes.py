@@ -368,21 +368,38 @@ def test_a_second_driver_takes_over_at_any_step_and_the_first_says_so(step: str,
         check(root, inputs, second[0], f"second driver at {step}, visit {visit}")
 
 
+class Failing(InlineRunner):
+    """Its epochs fail once they are to."""
+
+    fails = False
+
+    def submit(self, spec: EpochSpec, workers: Sequence[int]) -> Any:
+        return Failed() if self.fails else super().submit(spec, workers)
+
+
+class Failed:
+    """An epoch that has."""
+
+    def result(self) -> NoReturn:
+        raise EpochFailed("a block is not there")
+
+    def cancel(self) -> None:
+        pass
+
+
 def test_a_replaced_driver_whose_epochs_fail_ends_as_the_newer_one_may_have_removed_what_they_need(
-    inputs: tuple[Input, Input], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: tuple[Input, Input], tmp_path: Path
 ) -> None:
-    runner, storage = InlineRunner(), ObjectStorage(str(tmp_path / "state"))
+    runner, storage = Failing(), ObjectStorage(str(tmp_path / "state"))
     first = driver_for(job_at(tmp_path), inputs, storage, runner)
     first.start()
     for _ in range(3):
         assert first.step() is not None
+    runner.fails = True
+    with pytest.raises(EpochFailed, match="a block is not there"):
+        exhaust(first)
     second = driver_for(job_at(tmp_path), inputs, storage, InlineRunner())
     second.start()
-
-    def joined(begun: object) -> NoReturn:
-        raise StorageError("a block is not there")
-
-    monkeypatch.setattr(runner, "_joined", joined)
     with pytest.raises(Superseded, match=r"another driver .* has taken over"):
         exhaust(first)
 
