@@ -59,12 +59,13 @@ class FilesJoin:
 
 
 class Running:
-    """A process of ``streamjoin run --standby --json`` in a directory of its own."""
+    """A process of ``streamjoin run --json`` in a directory of its own, by default with ``--standby``."""
 
-    def __init__(self, join: FilesJoin, name: str, *arguments: str) -> None:
+    def __init__(self, join: FilesJoin, name: str, *arguments: str, standby: bool = True) -> None:
         self._directory = join.root / name
         self._directory.mkdir()
-        command = [sys.executable, "-m", "streamjoin", "run", str(join.manifest), "--standby", "--json", "--log-dir", str(self._directory)]
+        command = [sys.executable, "-m", "streamjoin", "run", str(join.manifest), "--json", "--log-dir", str(self._directory)]
+        command += ["--standby"] if standby else []
         self._out, self._error = self._directory / "out", self._directory / "error"
         with self._out.open("w") as out, self._error.open("w") as error:
             self.process = subprocess.Popen([*command, *arguments], stdout=out, stderr=error, stdin=subprocess.DEVNULL)

@@ -107,15 +107,8 @@ def test_every_reason_of_a_failure_has_its_way() -> None:
         *("Created", "Updated", "Pruned", "ChangeIgnored", "ChangeLive", "ChangeRestart", "RestartRequested", "PlanRequested"),
         *("Allocating", "Deallocating", "Replanning", "ScalingRecommended", "Scaled", "NothingShed", "Healthy"),
         *("Enlarging", "Enlarged"),
-        *(
-            "WatermarksMove",
-            "SheddingRecommended",
-            "MaintenanceAwaited",
-            "SuspendedWhenIdle",
-            "SuspendedBySchedule",
-            "Woken",
-            "StandbyTookOver",
-        ),
+        *("WatermarksMove", "SheddingRecommended", "MaintenanceAwaited", "SuspendedWhenIdle", "SuspendedBySchedule", "Woken"),
+        "StandbyTookOver",
         *("FirstPlan", "PlanReplaced", "TemplateTried", "PodsEnding", "StateRemoving", "StateRemoved", "StateLeft", "TuplesShed"),
     }
     elsewhere = {

@@ -40,7 +40,7 @@ def until_the_next_commit(root: Path, *, standby: bool) -> tuple[float, float]:
         before, killed_at = join.epoch, time.time()
         first.process.send_signal(signal.SIGKILL)
         join.bring(4, join.files)
-        second = second or Running(join, "second")
+        second = second or Running(join, "second", standby=False)
         with second:
             noticed = 0.0
             if standby:
@@ -54,7 +54,7 @@ def main() -> None:
     rounds = 1 if options(__doc__ or "").parse_args().quick else 3
     print(machine())
     rows = []
-    for name, standby in (("another driver starts", False), ("a standby takes over", True)):
+    for name, standby in (("a standby takes over", True), ("another driver starts", False)):
         found = []
         for _ in range(rounds):
             root = Path(tempfile.mkdtemp(prefix="standby-"))
@@ -63,6 +63,7 @@ def main() -> None:
             finally:
                 shutil.rmtree(root, ignore_errors=True)
         seconds, noticed = zip(*found, strict=True)
+        print(f"{name}: {', '.join(f'{each:.2f} s' for each in seconds)}", file=sys.stderr, flush=True)
         rows.append([name, f"{statistics.median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}", f"{max(noticed):.2f}"])
     print(table(("after SIGKILL of the driver", "to the next commit, s, median", "least and most", "until it is noticed, at most"), rows))
 
