@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -189,9 +189,8 @@ def _served(options: Options, job: Job, execution: Execution, live: LiveRun | No
 
     driver, address, port = execution.driver, options.metrics_address or "127.0.0.1", options.metrics_port or 0
     standbys = Standbys(lambda: execution.log.writer, lambda: 0 if (plan := driver.plan_status()) is None else plan.workers)
-    metrics = Metrics(job, progress=driver.progress, snapshots=driver.snapshots, standby=lambda: standbys.told)
-    if options.standby:
-        metrics.stand_by()
+    of_standby: dict[str, Any] = {"standby": lambda: standbys.told, "stands_by": options.standby}
+    metrics = Metrics(job, progress=driver.progress, snapshots=driver.snapshots, **of_standby)
     own = None if options.metrics_port is not None else secrets.token_urlsafe(18)
     token = Token(own) if own is not None else token_in(options.api_token_file)
     reorderings = None if options.elastic else Reorderings(job, execution.decided)

@@ -38,7 +38,6 @@ from streamjoin.serve.messages import (
     read_plan,
     read_scaling,
 )
-from streamjoin.serve.metrics import STANDS_BY
 from streamjoin.serve.preview import Draw, planned, preview, unchanged
 from streamjoin.serve.queries import METHODS as QUERY_METHODS
 from streamjoin.serve.queries import PRIVATE, QueryApi
@@ -46,6 +45,7 @@ from streamjoin.serve.reorderings import Reorderings
 from streamjoin.serve.savepoints import PATH as SAVEPOINTS
 from streamjoin.serve.savepoints import answered
 from streamjoin.serve.scaler import Scaler
+from streamjoin.serve.standbys import STANDS_BY
 from streamjoin.serve.wishes import mapped_plan, newest_generation, plan_for_workers
 
 if TYPE_CHECKING:

@@ -46,6 +46,7 @@ from streamjoin.serve.catalogue import CATALOGUE, KAFKA_PREFIX
 from streamjoin.serve.observer import Observer
 from streamjoin.serve.page import Page, family, histogram
 from streamjoin.serve.query_metrics import QueryMetrics
+from streamjoin.serve.standbys import STANDS_BY
 from streamjoin.state.storage import retries
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ DECISIONS = (
 )
 TASK_STEP = "task."
 """How ``EpochResult.seconds`` marks the steps within tasks."""
-STANDS_BY = "standby"
-"""The state of a driver that waits until the one at work is gone."""
 Found = TypeVar("Found")
 LONGEST_FAILURE = 600
 """Characters that are kept of what a failure said."""
@@ -122,15 +121,14 @@ class Metrics(Collector, Observer):
         progress: ProgressMonitor | None = None,
         snapshots: Callable[[], Mapping[str, SnapshotsState]] = dict,
         standby: Callable[[], dict[str, Any] | None] = lambda: None,
+        stands_by: bool = False,
     ) -> None:
         """``progress``: the driver's; without it nothing is said of stalls. ``snapshots``: how they get on, by join. ``standby``: how far
-        the driver is that stands by for this one."""
+        the driver is that stands by for this one; ``stands_by``: this one does until it has started."""
         self._snapshots, self._standby = snapshots, standby
-        self._job = job
-        self._progress = progress
-        self._clock = clock
+        self._job, self._progress, self._clock = job, progress, clock
         self._lock = threading.Lock()
-        self._state = "starting"
+        self._state = STANDS_BY if stands_by else "starting"
         self._took_over_at: float | None = None
         self._committed: Committed | None = None
         self._work: dict[int, Work] = {}
@@ -167,11 +165,6 @@ class Metrics(Collector, Observer):
         """The limits on workers have changed."""
         with self._lock:
             self._job = job
-
-    def stand_by(self) -> None:
-        """Until it has started, the driver stands by."""
-        with self._lock:
-            self._state = STANDS_BY
 
     def took_over(self) -> None:
         with self._lock:

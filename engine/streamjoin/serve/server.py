@@ -30,11 +30,11 @@ from streamjoin.serve.admission import OPEN_METHODS, Answer, Content, Refused, R
 from streamjoin.serve.api import MOST_BODY_BYTES, PlanApi
 from streamjoin.serve.event_stream import Outlet
 from streamjoin.serve.messages import ErrorAnswer
-from streamjoin.serve.metrics import STANDS_BY, Metrics
+from streamjoin.serve.metrics import Metrics
 from streamjoin.serve.queries import QueryApi
 from streamjoin.serve.query_metrics import QueryPage
 from streamjoin.serve.standbys import PATH as STANDBY
-from streamjoin.serve.standbys import Standbys
+from streamjoin.serve.standbys import STANDS_BY, Standbys
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -18,6 +18,8 @@ from streamjoin.serve.admission import Refused, Stream
 from streamjoin.serve.event_stream import Outlet
 
 PATH = "/standby"
+STANDS_BY = "standby"
+"""The state of a driver that waits until the one at work is gone."""
 BEAT_SECONDS = 0.5
 SEND_SECONDS = 2.0
 """A standby that does not take a line in this time is left; it asks again."""
