@@ -225,6 +225,11 @@ class ApiServer:
         """A client that is that service account."""
         return Client(self.url, self.ca_file, self.token(namespace, service_account))
 
+    @cached_property
+    def resizes(self) -> bool:
+        """Whether it has ``pods/resize``, as from Kubernetes 1.33 on."""
+        return any(each["name"] == "pods/resize" for each in self.admin.get("/api/v1")["resources"])
+
     def asked(self, namespace: str, service_account: str) -> set[Asked]:
         """All requests of a service account for objects, refused ones too. One that has just been answered may be missing."""
         user = f"system:serviceaccount:{namespace}:{service_account}"

@@ -18,7 +18,7 @@ import pytest
 import apiserver
 from cases import how_many, in_turn
 from patient import QUERIES
-from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
+from skips import NO_RESIZE, pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary
 from spark_path import have_workers_find_tests
 from streamjoin.runner import classes
 
@@ -213,6 +213,12 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.A
     """A real Kubernetes API server for tests that carry the mark ``apiserver``."""
     with apiserver.running(tmp_path_factory.mktemp("apiserver")) as server:
         yield server
+
+
+@pytest.fixture
+def _resizes(api_server: apiserver.ApiServer) -> None:
+    if not api_server.resizes:
+        pytest.skip(NO_RESIZE)
 
 
 @pytest.fixture(params=SMALL)

@@ -319,6 +319,7 @@ def test_the_operator_learns_what_a_driver_would_be_refused(api_server: ApiServe
     operator.create(driver.pods, template, dryRun="All")
 
 
+@pytest.mark.usefixtures("_resizes")
 @pytest.mark.apiserver
 def test_the_operator_resizes_executors_and_no_other_pod_and_a_driver_none(api_server: ApiServer) -> None:
     namespace = api_server.namespace("resized")

@@ -15,6 +15,7 @@ from stepped_cluster import SteppedCluster, stepped
 from streamjoin.manifest.memory import HEAP, RESIZED
 from streamjoin.manifest.model import Resources, Workers
 from streamjoin_operator import names
+from streamjoin_operator.api import POD, Api
 from streamjoin_operator.derived import derive
 from streamjoin_operator.driver_files import files_of
 from streamjoin_operator.memory import MIB
@@ -182,6 +183,7 @@ def has_begun_anew(world: SteppedCluster, revision: str) -> bool:
     return revision_of(world) != revision
 
 
+@pytest.mark.usefixtures("_resizes")
 @pytest.mark.apiserver
 def test_executors_that_run_and_those_that_come_later_get_what_the_next_driver_begins_with(world: SteppedCluster) -> None:
     world.runs(workers=WORKERS)
@@ -223,6 +225,7 @@ def driver_files(world: SteppedCluster) -> Object:
     return files
 
 
+@pytest.mark.usefixtures("_resizes")
 @pytest.mark.apiserver
 def test_what_was_asked_for_is_taken_back_and_where_that_is_less_memory_the_driver_starts_anew(world: SteppedCluster) -> None:
     """Each time, also the second: with the arguments that it had before."""
@@ -249,6 +252,7 @@ def test_what_was_asked_for_is_taken_back_and_where_that_is_less_memory_the_driv
         world.settle()
 
 
+@pytest.mark.usefixtures("_resizes")
 @pytest.mark.apiserver
 def test_what_no_node_has_room_for_restarts_the_driver_once_it_may(world: SteppedCluster) -> None:
     world.runs(workers=WORKERS, maintenance={"windows": [{"start": "02:00", "end": "02:01"}]})
@@ -269,6 +273,7 @@ def test_what_no_node_has_room_for_restarts_the_driver_once_it_may(world: Steppe
     assert world.cluster.status()["change"]["class"] == "Restart"
 
 
+@pytest.mark.usefixtures("_resizes")
 @pytest.mark.apiserver
 def test_what_the_api_server_refuses_and_memory_that_is_lowered_restart_the_driver_at_once(world: SteppedCluster) -> None:
     """With a limit of its CPU the pod is Guaranteed, and would not be any more."""
@@ -284,4 +289,25 @@ def test_what_the_api_server_refuses_and_memory_that_is_lowered_restart_the_driv
     world.settle()
     restarts(world, SMALLER)
     assert "memory is lowered from 1536Mi to 1Gi" in world.cluster.status()["change"]["message"]
+    assert kubelet.asked(path) == asked
+
+
+@pytest.mark.apiserver
+def test_an_api_server_that_resizes_no_pods_restarts_the_driver_and_that_is_said(
+    world: SteppedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of Kubernetes 1.31 or 1.32, or a newer one that is taken for it."""
+    serves = Api.serves
+
+    async def older(self: Api, kind: Any) -> bool:
+        return kind is not POD.resize and await serves(self, kind)
+
+    monkeypatch.setattr(Api, "serves", older)
+    world.runs(workers=WORKERS)
+    kubelet = Kubelet(world)
+    path = kubelet.start()
+    asked = kubelet.asked(path)
+    restarts(world, LARGER)
+    assert "the API server has no pods/resize, which Kubernetes has from 1.33 on" in world.cluster.status()["change"]["message"]
+    assert world.cluster.status()["change"]["class"] == "Restart"
     assert kubelet.asked(path) == asked

@@ -17,6 +17,7 @@ from chart import RIGHTS, install, of_kind, path_of, rendered
 from operator_cluster import PATHS, STREAMJOINS, Cluster, Object
 from operator_cluster import install as install_definition
 from operator_parts import FakeDriver
+from skips import NO_RESIZE
 from streamjoin_operator import names
 from streamjoin_operator.resource import Resource, child
 from test_chart import definition_of
@@ -147,6 +148,8 @@ def children_that_are_not_wanted_any_more_are_deleted(cluster: Cluster) -> None:
 
 
 def executors_are_resized(cluster: Cluster) -> None:
+    if not cluster.server.resizes:
+        pytest.skip(NO_RESIZE)
     pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
     resources = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     container = {"name": names.EXECUTOR, "image": "i", "resources": resources}
