@@ -417,6 +417,9 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
     "read_nodes": ({"rbac": {"nodes": True}}, True),
     "ip_family_policy": ({"services": {"ipFamilyPolicy": "PreferDualStack"}}, "PreferDualStack"),
     "ip_families": ({"services": {"ipFamilies": ["IPv6", "IPv4"]}}, ("IPv6", "IPv4")),
+    "http_proxy": ({"proxy": {"http": "http://proxy.example.com:3128"}}, "http://proxy.example.com:3128"),
+    "https_proxy": ({"proxy": {"https": "http://proxy.example.com:3128"}}, "http://proxy.example.com:3128"),
+    "no_proxy": ({"proxy": {"http": "http://p:1", "noProxy": [".example.com", "10.0.0.0/8"]}}, (".example.com", "10.0.0.0/8")),
     "driver_url": ({"operator": {"driverUrl": "http://{service}.{namespace}:8080"}}, "http://{service}.{namespace}:8080"),
     "prometheus_url": ({"prometheus": {"url": "http://a:9090"}}, "http://a:9090"),
     "prometheus_allowed_urls": ({"prometheus": {"allowedUrls": ["http://a:1", "https://b/c"]}}, ("http://a:1", "https://b/c")),
@@ -441,6 +444,7 @@ SETTINGS: dict[str, tuple[Object, Any]] = {
 }
 """By setting of the operator, a value of the chart and what becomes of it. The Lease is in the namespace of the release."""
 IMPLIED = {
+    "no_proxy": {"http_proxy"},
     "admission_certificate": {"admission_port"},
     "engine_image": {"tables_image", "spark_image"},
     "prometheus_username_file": {"prometheus_password_file"},

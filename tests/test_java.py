@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.runner.java import IGNORE_SYSTEM_JAVA, JavaNotFound, find_java
+from streamjoin.runner.java import IGNORE_SYSTEM_JAVA, JavaNotFound, find_java, proxy_options
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +86,12 @@ def test_this_machine_has_a_java_for_spark() -> None:
     done = subprocess.run([sys.executable, "-m", "streamjoin.runner.java"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (Path(done.stdout.strip()) / "bin" / "java").is_file()
+
+
+def test_java_is_told_of_the_proxies_of_the_environment() -> None:
+    assert proxy_options({}) == proxy_options({"NO_PROXY": ".svc"}) == []
+    given = {"HTTP_PROXY": "http://one:3128", "https_proxy": "http://user:word@two/", "HTTPS_PROXY": "x", "no_proxy": "10.0.0.1, .svc"}
+    assert proxy_options(given) == [
+        *("-Dhttp.proxyHost=one", "-Dhttp.proxyPort=3128", "-Dhttps.proxyHost=two", "-Dhttps.proxyPort=80"),
+        "-Dhttp.nonProxyHosts=10.0.0.1|*.svc",
+    ]

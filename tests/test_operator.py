@@ -389,6 +389,21 @@ class TestChildren:
         assert made("200Gi") == ({"sizeLimit": "200Gi"}, {"requests": {"ephemeral-storage": "200Gi"}})
         assert made(None) == ({}, {"requests": {}})
 
+    @pytest.mark.parametrize("kind", ["driver", "executor", "cleanup", "queries", "watcher", "trial"])
+    def test_pods_leave_the_cluster_by_the_proxies_and_ask_the_api_server_without(self, kind: str) -> None:
+        def told(**given: Any) -> dict[str, str]:
+            spec = pods_of(streamjoin(queries={"replicas": 1}), Settings(**given))[kind]
+            variables = [each for container in spec["containers"] for each in container["env"] if "proxy" in each["name"].lower()]
+            return {each["name"]: each["value"] for each in variables}
+
+        assert told() == {}
+        found = told(https_proxy="http://proxy.example.com:3128", no_proxy=("registry.example.com",))
+        assert set(found) == {"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
+        assert found["HTTPS_PROXY"] == found["https_proxy"] == "http://proxy.example.com:3128"
+        without = found["NO_PROXY"].split(",")
+        assert without[0] == "$(KUBERNETES_SERVICE_HOST)"
+        assert {".svc", "registry.example.com"} <= set(without)
+
     def test_a_query_server_is_where_the_driver_is_and_can_only_read(self) -> None:
         variables = {"name": "driver", "env": [{"name": "AWS_REGION", "value": "eu"}], "resources": {"limits": {"memory": "9Gi"}}}
         body = streamjoin(

@@ -56,6 +56,10 @@ DRIVER_GRACE_SECONDS = 60
 LOST_NODE_SECONDS = 30
 
 
+INSIDE = ("$(KUBERNETES_SERVICE_HOST)", "localhost", "127.0.0.1", "::1", ".svc", ".cluster.local")
+"""What is asked without a proxy; the API server's address stands in each container's environment."""
+
+
 def image_for(manifest: Manifest, settings: Settings) -> str:
     """The image of the driver, its executors and the pod that removes the state."""
     if manifest.spec.image:
@@ -94,7 +98,7 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
             {"name": "STREAMJOIN_IMAGE", "value": image},
             {"name": "STREAMJOIN_IMAGE_PULL_POLICY", "value": settings.image_pull_policy},
-            *_logging(resource, manifest),
+            *_environment(resource, manifest, settings),
         ],
         "ports": [
             {"name": "http", "containerPort": PORT, "protocol": "TCP"},
@@ -147,11 +151,20 @@ def driver_template(resource: Resource, manifest: Manifest, memory: WorkerMemory
     return merged
 
 
-def _logging(resource: Resource, manifest: Manifest) -> list[Object]:
-    """How a container logs, and about whom (``streamjoin.logs``)."""
+def _environment(resource: Resource, manifest: Manifest, settings: Settings) -> list[Object]:
+    """How a container logs, and about whom (``streamjoin.logs``); and the proxies by which it leaves the cluster."""
     logging = manifest.spec.logging
     about = {logs.LEVEL: logging.level, logs.FORMAT: logging.format, logs.ABOUT: f"{resource.namespace}/{resource.name}"}
-    return [{"name": name, "value": value} for name, value in about.items()]
+    return [{"name": name, "value": value} for name, value in {**about, **_proxies(settings)}.items()]
+
+
+def _proxies(settings: Settings) -> dict[str, str]:
+    """Programs look for the one spelling or the other."""
+    given = {"HTTP_PROXY": settings.http_proxy, "HTTPS_PROXY": settings.https_proxy}
+    if not any(given.values()):
+        return {}
+    given["NO_PROXY"] = ",".join([*INSIDE, *settings.no_proxy])
+    return {spelled: value for name, value in given.items() if value for spelled in (name, name.lower())}
 
 
 def worker_ports(manifest: Manifest) -> range:
@@ -163,7 +176,7 @@ def executor_template(resource: Resource, manifest: Manifest, settings: Settings
     """The pod that Spark starts executors from; Spark adds image, resources, environment and its own volumes."""
     container = {
         "name": names.EXECUTOR,
-        "env": [*_logging(resource, manifest), *executor_hooks.environment()],
+        "env": [*_environment(resource, manifest, settings), *executor_hooks.environment()],
         "securityContext": _container_security(),
         # the port of blocks is declared by Spark
         "ports": [{"name": f"worker-{port}", "containerPort": port, "protocol": "TCP"} for port in worker_ports(manifest)],
@@ -227,7 +240,7 @@ def cleanup_template(resource: Resource, manifest: Manifest, document: str, sett
         "image": image_for(manifest, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["purge", f"{CONFIG_PATH}/streamjoin.yaml"],
-        "env": _logging(resource, manifest),
+        "env": _environment(resource, manifest, settings),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -310,7 +323,7 @@ def _reading(
         "name": container["name"],
         "image": image,
         "imagePullPolicy": settings.image_pull_policy,
-        "env": _logging(resource, manifest),
+        "env": _environment(resource, manifest, settings),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": _container_security(),
         "volumeMounts": [

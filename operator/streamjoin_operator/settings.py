@@ -104,6 +104,11 @@ class Settings:
     ip_families: tuple[str, ...] = _setting(
         (), "The ipFamilies of joins' Services, the first one first, separated by commas: IPv4, IPv6. None: the cluster's default."
     )
+    http_proxy: str = _setting("", "The proxy for http:// outside of the cluster: HTTP_PROXY in joins' pods. None: none.")
+    https_proxy: str = _setting("", "The same for https://, such as that of a bucket.")
+    no_proxy: tuple[str, ...] = _setting(
+        (), "Hosts, .domains and addresses that they ask without a proxy, besides those inside of the cluster, separated by commas."
+    )
     driver_url: str = _setting(
         "http://{service}.{namespace}.svc:8080", "The URL of a driver's API, with {service}, {namespace} and {name}."
     )

@@ -32,6 +32,23 @@
 {{- include "operator.isOpenShift" . | empty | ternary .Values.podSecurityContext (omit .Values.podSecurityContext "runAsUser" "runAsGroup" "fsGroup") | toYaml }}
 {{- end }}
 
+{{/* The proxies, by the names that programs look for; empty: none. */}}
+{{- define "operator.proxies" -}}
+{{- $no := .Values.proxy.noProxy }}
+{{- if or .Values.proxy.http .Values.proxy.https }}
+{{- $inside := list "$(KUBERNETES_SERVICE_HOST)" "localhost" "127.0.0.1" "::1" ".svc" ".cluster.local" }}
+{{- range $name, $value := dict "HTTP_PROXY" .Values.proxy.http "HTTPS_PROXY" .Values.proxy.https "NO_PROXY" (concat $inside $no | join ",") }}
+{{- if $value }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+- {name: {{ lower $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+- {name: STREAMJOIN_HTTP_PROXY, value: {{ .Values.proxy.http | quote }}}
+- {name: STREAMJOIN_HTTPS_PROXY, value: {{ .Values.proxy.https | quote }}}
+- {name: STREAMJOIN_NO_PROXY, value: {{ join "," $no | quote }}}
+{{- end }}
+{{- end }}
+
 {{- define "operator.selector" -}}
 app.kubernetes.io/name: {{ include "operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

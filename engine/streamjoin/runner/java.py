@@ -30,6 +30,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 OLDEST = 17
 """Spark 4.3 is compiled for Java 17."""
@@ -61,6 +62,20 @@ REMEDY = (
 )
 
 _START_SECONDS = 30
+
+
+def proxy_options(environment: Mapping[str, str]) -> list[str]:
+    """Java's options for the proxies that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name. Java reads neither, nor a user in them."""
+    proxies = {scheme: environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY") for scheme in ("http", "https")}
+    found = []
+    for scheme, proxy in proxies.items():
+        if proxy:
+            parts = urlsplit(proxy)
+            found += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
+    without = [name.strip() for name in (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",") if name.strip()]
+    if found and without:
+        found.append(f"-Dhttp.nonProxyHosts={'|'.join(f'*{name}' if name.startswith('.') else name for name in without)}")
+    return found
 
 
 class JavaNotFound(RuntimeError):  # noqa: N818 (a state of the machine, named like FileNotFoundError's cause)

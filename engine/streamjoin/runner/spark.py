@@ -34,7 +34,7 @@ from streamjoin.logs import Style, trace_path
 from streamjoin.runner import host
 from streamjoin.runner.attempt import Attempt
 from streamjoin.runner.classes import Shared, leaving, make_later, shared
-from streamjoin.runner.java import find_java
+from streamjoin.runner.java import find_java, proxy_options
 from streamjoin.runner.pool import Pool
 from streamjoin.runner.security import Security
 from streamjoin.runner.stderr import stderr_logged, stderr_to
@@ -242,6 +242,7 @@ class SparkRunner:
         os.environ["SPARK_HOME"] = _find_spark_home()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         java = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+        proxies = " ".join(proxy_options(os.environ))
         if settings.classes_to is None:
             classes = dict.fromkeys(("driver", "executor"), shared(home))
         else:
@@ -263,7 +264,7 @@ class SparkRunner:
             # on this machine executors log where the driver does
             "spark.executor.extraJavaOptions": options["executor"] if settings.conf else f"{options['executor']} {java}",
             # a long exception message overflows the default stack in Spark's own regular expressions and hides the cause
-            "spark.driver.extraJavaOptions": f"{options['driver']} -Xss16m {java}",
+            "spark.driver.extraJavaOptions": f"{options['driver']} -Xss16m {java} {proxies}",
             "spark.driver.memory": f"{settings.executor_memory_mib}m",
         }
         conf |= {f"spark.{part}.extraClassPath": found.classpath for part, found in classes.items() if found.classpath}
