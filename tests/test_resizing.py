@@ -192,7 +192,8 @@ def test_executors_that_run_and_those_that_come_later_get_what_the_next_driver_b
     world.cluster.change({**LARGER, "maintenance": {"windows": [{"start": "02:00", "end": "02:01"}]}})
     world.until("it is asked for", lambda: asks_for(world.admin.get(first), SIZE), 30)
     world.settle()
-    assert kubelet.asked(first) == {"requests": {"cpu": "1500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    requests = {"cpu": "1500m", "memory": "2Gi", "ephemeral-storage": "1Gi"}
+    assert kubelet.asked(first) == {"requests": requests, "limits": {"memory": "2Gi"}}
     assert world.condition("Reconciling")["reason"] == "Resizing"
     assert "1 of 1 executors have yet to get cpu 1500m and memory 2Gi for each worker" in message(world, "Ready")
     assert RESIZED not in driver_files(world)
