@@ -965,6 +965,21 @@ def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) ->
     check_results(join, tmp_path)
 
 
+def test_a_standby_takes_over_from_a_driver_that_is_killed(join: Join, tmp_path: Path) -> None:
+    join.body["spec"]["driver"] = {"standby": True}
+    join.body["spec"]["checkpoint"]["accessModes"] = ["ReadWriteMany"]
+    join.apply()
+    join.until_running()
+    join.until("a standby", lambda: join.status.get("standby", {}).get("state") == "Ready")
+    [driver] = join.running("driver")
+    before = join.epoch()
+    join.kube.kill(join.namespace, driver)
+    join.until("another driver at work", lambda: join.running("driver") not in ([], [driver]) and join.epoch() > before)
+    join.until("it is told", lambda: "StandbyTookOver" in join.events())
+    join.until("another standby", lambda: join.status.get("standby", {}).get("state") == "Ready")
+    check_results(join, tmp_path)
+
+
 def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
     killed, _ = join.running("executor")
