@@ -104,6 +104,7 @@ COPY --from=java-of-sources /spark /spark
 COPY docker/check_spark.py docker/
 RUN if [ "$(dpkg --print-architecture)" = "${TARGETARCH}" ]; then \
     ln -s /spark/opt/spark /opt/spark && STREAMJOIN_SPARK_HOME=/opt/spark JAVA_HOME=/opt/java HOME=/tmp PYTHONDONTWRITEBYTECODE=1 \
+    SPARK_LOCAL_HOSTNAME=localhost SPARK_LOCAL_IP=127.0.0.1 \
     PYSPARK_PYTHON=/opt/streamjoin/bin/python /opt/streamjoin/bin/python docker/check_spark.py; fi
 
 FROM scratch AS engine
