@@ -81,7 +81,7 @@ def test_a_join_that_sleeps_has_a_watcher_and_is_settled() -> None:
         (container,) = template["spec"]["containers"]
         assert (container["image"], container["args"][0]) == ("engine:1", "watch-sources")
         assert key in container["env"], "it reaches what the driver does"
-        assert container["resources"]["requests"] == {"cpu": "50m", "memory": "256Mi"}, "and is small"
+        assert container["resources"]["requests"] == {"cpu": "50m", "memory": "256Mi", "ephemeral-storage": "64Mi"}, "and is small"
         assert template["spec"]["nodeSelector"] == {"disk": "ssd"}
         assert template["spec"]["automountServiceAccountToken"] is False
         spec = json.loads(template["metadata"]["annotations"][names.MANIFEST])["spec"]
