@@ -107,7 +107,7 @@ def test_the_watcher_is_as_its_pod_template_says() -> None:
         world.drivers.idle = 1800.0
         await world.settle()
         (container,) = world.cluster.objects[WATCHER]["spec"]["template"]["spec"]["containers"]
-        assert container["resources"]["requests"] == {"cpu": "10m", "memory": "256Mi"}
+        assert container["resources"]["requests"] == {"cpu": "10m", "memory": "256Mi", "ephemeral-storage": "64Mi"}
 
     run(story)
 

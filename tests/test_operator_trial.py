@@ -59,7 +59,7 @@ class TestPod:
         assert mounts <= {volume["name"] for volume in spec["volumes"]}
         for container in (*spec["containers"], *spec["initContainers"]):
             assert not {"ports", "livenessProbe", "readinessProbe"} & set(container)
-        assert driver["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}
+        assert driver["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}
         assert (spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("Never", False)
 
     def test_no_selector_takes_it_for_a_driver_and_nobody_scrapes_it(self) -> None:
