@@ -1422,7 +1422,7 @@ def test_an_error_of_the_operator_itself_is_said_too(monkeypatch: pytest.MonkeyP
         world = World()
         await create(world)
         with monkeypatch.context() as patch:
-            patch.setattr(children, "service", lambda resource, stands_by: {}["absent"])
+            patch.setattr(children, "service", lambda *given, **more: {}["absent"])
             world.now += world.settings.resync_seconds
             with pytest.raises(KeyError):
                 await world.once()
