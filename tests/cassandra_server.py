@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+import fetched
 import maven
 from ports import free_ports
 from waiting import PATIENCE_SECONDS, wait_for
@@ -66,7 +67,7 @@ class CassandraServer:
     def __init__(self) -> None:
         try:
             self._jars = maven.libraries("cassandra", "org.apache.cassandra", "cassandra-all", VERSION)
-        except maven.NotFetched as missing:
+        except fetched.NotFetched as missing:
             raise NoCassandra(str(missing)) from None
         self._root = Path(tempfile.mkdtemp(prefix="cassandra-"))
         port, storage = free_ports(2)

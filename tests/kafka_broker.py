@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import fetched
 import maven
 from ports import free_ports
 from waiting import PATIENCE_SECONDS, wait_for
@@ -72,7 +73,7 @@ def libraries() -> Path:
     """The directory of Kafka's jars, fetched on first use. Raises NoBroker."""
     try:
         return maven.libraries("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
-    except maven.NotFetched as missing:
+    except fetched.NotFetched as missing:
         raise NoBroker(str(missing)) from None
 
 

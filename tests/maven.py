@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from fetched import NotFetched, cached
 from waiting import PATIENCE_SECONDS
 
 POM = """\
@@ -21,10 +20,6 @@ POM = """\
   </dependencies>
 </project>
 """
-
-
-class NotFetched(RuntimeError):  # noqa: N818
-    """This machine cannot have them; the text says what is missing."""
 
 
 def libraries(name: str, group: str, artifact: str, version: str) -> Path:
@@ -51,27 +46,15 @@ def archive(name: str, group: str, artifact: str, version: str, classifier: str)
 
 
 def _cached(name: str, fetch: Callable[[Path], None]) -> Path:
-    """The directory of this name in the cache; ``fetch`` makes it as ``got`` in the one that it is given."""
+    """What is fetched is for Java, and is no use without it."""
     if shutil.which("java") is None:
         raise NotFetched("no java (apt-get install default-jre-headless)")
-    cache = Path(os.environ.get("STREAMJOIN_TEST_CACHE") or Path.home() / ".cache" / "streamjoin-tests")
-    target = cache / name
-    if target.is_dir():
-        return target
-    if shutil.which("mvn") is None:
-        raise NotFetched("no mvn (apt-get install maven)")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as directory:
-        fetch(Path(directory))
-        try:
-            os.rename(Path(directory) / "got", target)
-        except OSError:
-            if not target.is_dir():  # or another process was faster
-                raise
-    return target
+    return cached(name, fetch)
 
 
 def _maven(artifact: str, version: str, directory: Path, *arguments: str) -> None:
+    if shutil.which("mvn") is None:
+        raise NotFetched("no mvn (apt-get install maven)")
     try:
         done = subprocess.run(
             ["mvn", "-q", "-B", *arguments], cwd=directory, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False

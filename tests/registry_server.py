@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fetched
 import maven
 from http_stub import Handler, Served
 from ports import free_ports
@@ -40,7 +41,7 @@ class RegistryServer:
     def __init__(self) -> None:
         try:
             self._programs = maven.archive("apicurio", "io.apicurio", "apicurio-registry-app", VERSION, "all")
-        except maven.NotFetched as missing:
+        except fetched.NotFetched as missing:
             raise NoRegistry(str(missing)) from None
         self._port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self._port}{API}"

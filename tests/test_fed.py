@@ -21,8 +21,9 @@ import yaml
 from pyspark import cloudpickle
 
 import streamjoin
+from fetched import NotFetched
 from harness import MemorySnapshots
-from maven import NotFetched, libraries
+from maven import libraries
 from postgres_server import USER, PostgresServer
 from streamjoin.api import feeder
 from streamjoin.api.feeds import Feed, Input
