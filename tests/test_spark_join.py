@@ -14,8 +14,9 @@ import pytest
 import cases
 from pages import ROOT, blocks
 from streamjoin.language.join_type import JoinType
-from streamjoin.spark import join, joins, planning
+from streamjoin.spark import explain, join, joins, planning
 from user_spark import UserSpark
+from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 CASES = 200
@@ -282,3 +283,33 @@ def test_explain_says_way_key_width_replicas_and_candidates(
         "sample: 4000 of 4000 rows of the left",
     ):
         assert re.search(part, out), (part, out)
+
+
+def test_a_plan_is_an_object_that_prints_what_join_does_and_that_notebooks_show_as_a_table(
+    spark: Any, always_bins: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = spark.sql(TRADES), spark.sql(QUOTES)
+    join(*frames, NEAR, "left", explain=True)
+    printed = capsys.readouterr().out
+    plan = explain(*frames, NEAR, "left")
+    assert printed == f"{plan}\n" == f"{plan!r}\n"
+    cells = re.findall(r"<tr><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", plan._repr_html_())
+    assert len(cells) == len(printed.splitlines())
+    assert cells[:3] == [("join", "left"), ("way", "bins of a key"), ("key", "abs(left.price - right.price) &lt;= 5")]
+    with pytest.raises(ValueError, match="how: 'cross' is no type of join"):
+        explain(*frames, NEAR, "cross")
+
+
+def test_jobs_that_sample_say_so_in_the_users_group_and_leave_the_users_description(spark: Any, always_bins: None) -> None:
+    context, group = spark.sparkContext, "a group"
+    context.setJobGroup(group, "the user's")
+    join(spark.sql(TRADES), spark.sql(QUOTES), NEAR)
+    store = context._jsc.sc().statusStore()
+
+    def described() -> set[str]:
+        jobs = [store.job(number) for number in context.statusTracker().getJobIdsForGroup(group)]
+        return {job.description().get() for job in jobs}
+
+    wait_for("Spark's notes on the jobs", lambda: described() == {"streamjoin: sampling left", "streamjoin: sampling right"})
+    assert context.getLocalProperty("spark.job.description") == "the user's"
+    context.setJobGroup("", "")

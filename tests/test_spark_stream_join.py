@@ -30,7 +30,7 @@ from pages import ROOT, blocks
 from streamjoin.api.loop import Entering
 from streamjoin.io import staged
 from streamjoin.language.join_type import JoinType
-from streamjoin.spark import join, running
+from streamjoin.spark import explain, join, running
 from streamjoin.state.storage import ObjectStorage
 from user_spark import Started, UserSpark
 from waiting import PATIENCE_SECONDS, wait_for
@@ -375,7 +375,9 @@ def test_what_cannot_be_joined_is_refused_with_a_remedy_before_anything_runs(
             join(*frames, **named)
     assert not (tmp_path / "state").exists()
     join(left, right, NEAR, **given, explain=True)
-    assert "\n  delta of left\n    repartition, probe arrangement" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\n  delta of left\n    repartition, probe arrangement" in printed
+    assert printed == f"{explain(left, right, NEAR, **given)}\n"
     assert not [each for each in tmp_path.rglob("state/**/*") if each.is_file()]
     other = staged.Stream("another query", "`id` BIGINT, `k` INT, `at` TIMESTAMP")
     staged.claim(ObjectStorage(str(tmp_path / "state" / "right")), other)

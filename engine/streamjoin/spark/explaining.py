@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
 
 from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import SIDE_NAMES
 from streamjoin.spark.bins import Axis, Bins, Mode, Sample, Uniform
 from streamjoin.spark.keys import Keys
 from streamjoin.spark.planning import Chosen
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """How two DataFrames are joined, and why: as text for ``print``, as a table in a notebook."""
+
+    text: str
+    """Lines, each a name and what there is to say of it; those that are indented belong to the line above."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Called by notebooks."""
+        rows = []
+        for line in self.text.splitlines():
+            name, _, said = line.lstrip().partition(": ")
+            indent = len(line) - len(line.lstrip())
+            cells = (f'<td style="text-align: left; padding-left: {indent + 1}em">{escape(name)}</td>', escape(said))
+            rows.append(f'<tr>{cells[0]}<td style="text-align: left">{cells[1]}</td></tr>')
+        return f"<table>{''.join(rows)}</table>"
 
 
 def described(chosen: Chosen, keys: Keys, samples: Sequence[Sample], kind: JoinType) -> str:

@@ -7,6 +7,7 @@ its own rules; what is planned here only decides which pairs it has to look at.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,10 @@ from streamjoin.language.join_type import JoinType
 from streamjoin.language.sides import LEFT, RIGHT, SIDE_NAMES, SIDES
 from streamjoin.spark.bins import Own, Sample
 from streamjoin.spark.conjuncts import qualified, read
-from streamjoin.spark.explaining import described
+from streamjoin.spark.explaining import Explanation, described
 from streamjoin.spark.expressions import PREFIX, Frames, joined, padded, without_partner
 from streamjoin.spark.keys import Keys, Session, column_sql, keys_of, renamed
+from streamjoin.spark.needs import of_engine, version
 from streamjoin.spark.planning import Chosen, choose
 
 SAMPLE_ROWS = 4000
@@ -77,22 +79,74 @@ def join(
     ``spec.workers`` of a manifest. ``idle_timeout``: how long a side may be silent before the other does not wait for its watermark.
 
     Raises TypeError where the condition is no text, ValueError where an argument cannot be, one frame alone is streaming, or Spark cannot
-    resolve the condition. Costs O(rows + candidates), as printed; Spark's nested loops take O(rows x rows).
+    resolve the condition, and NotAvailable where streams are joined and this Spark is too old. Costs O(rows + candidates), as printed;
+    Spark's nested loops take O(rows x rows).
     """
+    planned = _planned(left, right, condition, how, sample, Streaming(within, checkpoint, workers, keep, idle_timeout))
+    if explain:
+        print(planned.explanation())
+    return planned.frame()
+
+
+def explain(
+    left: Any,
+    right: Any,
+    condition: str,
+    how: str = "inner",
+    *,
+    sample: int = SAMPLE_ROWS,
+    within: str | timedelta | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    workers: int | Mapping[str, Any] = 1,
+    keep: str | timedelta = "7d",
+    idle_timeout: str | timedelta | None = None,
+) -> Explanation:
+    """How :func:`join` would join the two, and why: what its ``explain=True`` prints, and a notebook shows as a table.
+
+    >>> streamjoin.spark.explain(trades, quotes, near)                                  # doctest: +SKIP
+
+    Arguments, errors and costs are those of ``join``: DataFrames in batch are sampled, and of streaming ones nothing is started.
+    """
+    return _planned(left, right, condition, how, sample, Streaming(within, checkpoint, workers, keep, idle_timeout)).explanation()
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """The arguments of a join of streams alone."""
+
+    within: object
+    checkpoint: object
+    workers: int | Mapping[str, Any]
+    keep: object
+    idle_timeout: object
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A join that is decided on."""
+
+    explanation: Callable[[], Explanation]
+    frame: Callable[[], Any]
+    """Its result, as a DataFrame."""
+
+
+def _planned(left: Any, right: Any, condition: str, how: str, sample: int, streaming: Streaming) -> Planned:
     kind = _checked(condition, how, sample)
     if left.isStreaming or right.isStreaming:
-        from streamjoin.spark.streams import Wanted, join_streams
-
+        streams = of_engine("streams", "a join of streaming DataFrames")
         if sample != SAMPLE_ROWS:
             raise ValueError(f"sample: {sample} is for batch, as streaming DataFrames are not sampled; leave it out")
-        return join_streams(left, right, Wanted(condition, kind, within, checkpoint, workers, keep, idle_timeout), explain=explain)
-    if within is not None or checkpoint is not None:
-        name, value = ("within", within) if within is not None else ("checkpoint", checkpoint)
-        raise ValueError(f"{name}: {value!r} is for streaming DataFrames; leave it out, or read both by spark.readStream")
-    sides = Sides(left, right)
+        planned: Planned = streams.planned(left, right, condition, kind, streaming)
+        return planned
+    for name, value in (("within", streaming.within), ("checkpoint", streaming.checkpoint)):
+        if value is not None:
+            raise ValueError(f"{name}: {value!r} is for streaming DataFrames; leave it out, or read both by spark.readStream")
+    return _planned_batch(Sides(left, right), condition, kind, sample)
+
+
+def _planned_batch(sides: Sides, condition: str, kind: JoinType, sample: int) -> Planned:
     text = sides.condition(condition)
-    session = _session(left)
-    keys = keys_of(read(condition), sides.side_of, sides.type_of, session)
+    keys = keys_of(read(condition), sides.side_of, sides.type_of, _session(sides.left))
     keys = renamed(keys, sides.stripped, sides.condition)
     own = _own(sides, condition, text, kind)
     samples: list[Sample] = []
@@ -103,10 +157,12 @@ def join(
         chosen = Chosen((), {}, Own("both frames are small by Spark's statistics"))
     else:
         samples = _both_sampled(sides.frames, [_columns(keys, side) for side in SIDES], sample)
-        chosen = choose(keys, samples, kind.tracked, gives_pairs=kind.gives_pairs, partitions=_partitions(left))
-    if explain:
-        print(described(chosen, keys, samples, kind))
-    return _made(Frames(sides.frames[LEFT], sides.frames[RIGHT], text), chosen, kind).drop(*sides.helpers) if chosen.pairs else own
+        chosen = choose(keys, samples, kind.tracked, gives_pairs=kind.gives_pairs, partitions=_partitions(sides.left))
+    frames = Frames(sides.frames[LEFT], sides.frames[RIGHT], text)
+    return Planned(
+        lambda: Explanation(described(chosen, keys, samples, kind)),
+        lambda: _made(frames, chosen, kind).drop(*sides.helpers) if chosen.pairs else own,
+    )
 
 
 def _checked(condition: object, how: str, sample: int) -> JoinType:
@@ -272,29 +328,39 @@ def _columns(keys: Keys, side: int) -> list[str]:
 def _both_sampled(frames: Sequence[Any], columns: Sequence[Sequence[str]], rows: int) -> list[Sample]:
     """At once: most of such a job is waiting."""
     session = frames[LEFT].sparkSession
+    takes_session = version() >= (4, 0)  # to hand its tags on
+    of_thread = inheritable_thread_target(session)(_sampled) if takes_session else inheritable_thread_target(_sampled)
     with ThreadPoolExecutor(len(SIDES)) as pool:
-        made = [pool.submit(inheritable_thread_target(session)(_sampled), frames[side], columns[side], rows) for side in SIDES]
+        made = [pool.submit(of_thread, side, frames[side], columns[side], rows) for side in SIDES]
         return [each.result() for each in made]
 
 
-def _sampled(frame: Any, columns: Sequence[str], rows: int) -> Sample:
+def _sampled(side: int, frame: Any, columns: Sequence[str], rows: int) -> Sample:
     """One job, which keeps no more than ``rows``; none of a LocalRelation."""
+    _describe(frame, f"streamjoin: sampling {SIDE_NAMES[side]}")
     made = frame.select(*(F.expr(column).alias(f"k{number}") for number, column in enumerate(columns)))
     if _is_local(made):
         every = made.collect()
         drawn = random.Random(SEED).sample(every, min(rows, len(every)))  # noqa: S311
-        return Sample(len(every), _arrays(columns, [[row[number] for row in drawn] for number in range(len(columns))]), len(drawn))
+        return Sample(len(every), _arrays(columns, drawn), len(drawn))
     seen = Observation()
-    table = made.observe(seen, F.count(F.lit(1)).alias("rows")).orderBy(F.rand(SEED)).limit(rows).toArrow()
-    values = [table.column(number).to_pylist() for number in range(len(columns))]
-    return Sample(int(seen.get["rows"]), _arrays(columns, values), table.num_rows)
+    drawn = made.observe(seen, F.count(F.lit(1)).alias("rows")).orderBy(F.rand(SEED)).limit(rows).collect()
+    # Spark 3.5 and 4.0 count twice where they know that the limit cuts nothing off, and sort by ranges that they sample.
+    return Sample(int(seen.get["rows"]) if len(drawn) == rows else len(drawn), _arrays(columns, drawn), len(drawn))
 
 
-def _arrays(columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> dict[str, tuple[Any, Any]]:
+def _describe(frame: Any, text: str) -> None:
+    """What Spark's page calls the jobs of this thread; where threads of Python share Java's (or there is no page), nothing is set."""
+    if hasattr(frame, "_jdf") and os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true":
+        frame.sparkSession.sparkContext.setJobDescription(text)
+
+
+def _arrays(columns: Sequence[str], rows: Sequence[Sequence[float | None]]) -> dict[str, tuple[Any, Any]]:
     made = {}
-    for column, each in zip(columns, values, strict=True):
-        numbers = np.array([0.0 if value is None else value for value in each], float)
-        made[column] = numbers, np.array([value is not None for value in each], bool)
+    for number, column in enumerate(columns):
+        values = [row[number] for row in rows]
+        numbers = np.array([0.0 if value is None else value for value in values], float)
+        made[column] = numbers, np.array([value is not None for value in values], bool)
     return made
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,7 +25,8 @@ from streamjoin.location import place
 from streamjoin.manifest.problem import Problem
 from streamjoin.manifest.quantity import Duration
 from streamjoin.spark.conjuncts import qualified
-from streamjoin.spark.joins import Sides, alias_of
+from streamjoin.spark.explaining import Explanation
+from streamjoin.spark.joins import Planned, Sides, Streaming, alias_of
 from streamjoin.spark.keys import column_sql
 from streamjoin.spark.pairs import FORMAT, OFFICE, PairsSource
 from streamjoin.spark.running import Office, Parts, is_local
@@ -68,46 +68,38 @@ _FIELDS = {
 """Arguments, by the fields of the manifest that they become."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The arguments of a join of streams."""
-
-    condition: str
-    type: JoinType
-    within: object
-    checkpoint: object
-    workers: int | Mapping[str, Any]
-    keep: object
-    idle_timeout: object
-
-
-def join_streams(left: Any, right: Any, wanted: Wanted, *, explain: bool) -> Any:
+def planned(left: Any, right: Any, condition: str, kind: JoinType, wanted: Streaming) -> Planned:
     """The streaming DataFrame of the results. Raises ValueError, which names the argument, the value and the remedy."""
     frames = (left, right)
     for name, frame in zip(SIDE_NAMES, frames, strict=True):
         _require_stream(name, frame)
     root = _checkpoint(wanted.checkpoint)
     schemas = [_schema(name, frame) for name, frame in zip(SIDE_NAMES, frames, strict=True)]
-    manifest = _manifest(Sides(left, right), schemas, root, wanted)
+    manifest = _manifest(Sides(left, right), schemas, root, condition, kind, wanted)
     made = Join(manifest)
     if problems := made.validate():
         raise ValueError("; ".join(map(_told, problems)))
+    _require_same(root, manifest)
+    return Planned(
+        lambda: Explanation(made.plan().explain().rstrip()),
+        partial(_results, frames, kind, schemas, root, made, manifest),
+    )
+
+
+def _results(frames: tuple[Any, ...], kind: JoinType, schemas: Sequence[str], root: str, made: Join, manifest: Mapping[str, Any]) -> Any:
     sides = [
         Staging(name, frame, schema, f"{root}/{name}", f"{for_spark(root)}/queries/{name}")
         for name, frame, schema in zip(SIDE_NAMES, frames, schemas, strict=True)
     ]
-    _require_same(root, manifest)
-    if explain:
-        print(made.plan().explain(), end="")
-    session = left.sparkSession
+    session = frames[LEFT].sparkSession
     job = anchored(fitted(made.job, machine_bytes()) if is_local(session.sparkContext) else made.job)
     workers = made.manifest.spec.workers
     told = json.dumps(manifest, indent=1).encode()
     is_elastic, prepare = workers.max > workers.min, partial(ObjectStorage(root).put, MANIFEST, told)
     office = Office(Parts(sides, job, session.sparkContext, elastic=is_elastic, prepare=prepare))
     session.dataSource.register(PairsSource)
-    reading = session.readStream.format(FORMAT).schema(_raw_schema(frames, wanted.type)).option("manifestText", json.dumps(manifest))
-    return _named(reading.option(OFFICE, office.address).load(), frames, wanted.type)
+    reading = session.readStream.format(FORMAT).schema(_raw_schema(frames, kind)).option("manifestText", json.dumps(manifest))
+    return _named(reading.option(OFFICE, office.address).load(), frames, kind)
 
 
 def _require_stream(name: str, frame: Any) -> None:
@@ -165,7 +157,7 @@ def _event_time(name: str, frame: Any) -> tuple[str, str]:
     return column, str(Duration(1000 * millis))
 
 
-def _manifest(sides: Sides, schemas: list[str], root: str, wanted: Wanted) -> dict[str, Any]:
+def _manifest(sides: Sides, schemas: list[str], root: str, condition: str, kind: JoinType, wanted: Streaming) -> dict[str, Any]:
     idle = {} if wanted.idle_timeout is None else {"idleTimeout": _duration("idle_timeout", wanted.idle_timeout)}
     streams = []
     for side in SIDES:
@@ -173,12 +165,12 @@ def _manifest(sides: Sides, schemas: list[str], root: str, wanted: Wanted) -> di
         at, delay = _event_time(name, frame)
         stream = {"name": name, "source": {"staged": {"path": f"{root}/{name}"}}, "schema": schemas[side], "select": frame.columns}
         streams.append(stream | {"eventTime": {"column": at}, "watermark": delay, "maxAhead": MAX_AHEAD} | idle)
-    columns = [(SIDE_NAMES[side], column) for side in _shown(wanted.type) for column in sides.given[side].columns]
+    columns = [(SIDE_NAMES[side], column) for side in _shown(kind) for column in sides.given[side].columns]
     output = {
         "select": [f"{side}.{column_sql([column])} AS {column_sql([_raw(side, column)])}" for side, column in columns],
         "snapshots": {"size": 1, "keep": _duration("keep", wanted.keep)},
     }
-    join = {"name": NAME, "condition": _condition(sides, wanted.condition), "type": wanted.type.value}
+    join = {"name": NAME, "condition": _condition(sides, condition), "type": kind.value}
     workers = wanted.workers if isinstance(wanted.workers, Mapping) else {"min": wanted.workers, "max": wanted.workers}
     spec = {
         "streams": streams,
