@@ -53,7 +53,7 @@ def test_two_drivers_of_which_the_one_that_is_ready_is_found() -> None:
     [term] = both["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["podAffinityTerm"]["labelSelector"]["matchLabels"][names.COMPONENT] == names.DRIVER
     resource = Resource.of(body_of())
-    published = [children.service(resource, stands_by=each)["spec"]["publishNotReadyAddresses"] for each in (False, True)]
+    published = [children.service(resource, SETTINGS, stands_by=each)["spec"]["publishNotReadyAddresses"] for each in (False, True)]
     assert published == [True, False]
 
 

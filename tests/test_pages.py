@@ -40,7 +40,7 @@ NOT_JUDGED = 5
 EXTRAS = {"research", *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
 OTHER_PROGRAMS = {
     *("cat", "cd", "cosign", "cp", "curl", "diff", "docker", "export", "gh", "git", "helm", "mkdir"),
-    *("openssl", "pip", "rm", "sed", "sha256sum", "tar", "tools/images.sh", "uv", "vi"),
+    *("openssl", "pip", "rm", "sed", "sha256sum", "spark-submit", "tar", "tools/images.sh", "uv", "vi"),
 }
 """Programs of which only the name is looked at, beside kubectl: tests/test_chart.py renders the chart as ``helm`` is told to."""
 SEPARATORS = {";", "|", "||", "&&"}
