@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pyspark import inheritable_thread_target
@@ -328,11 +328,15 @@ def _columns(keys: Keys, side: int) -> list[str]:
 def _both_sampled(frames: Sequence[Any], columns: Sequence[Sequence[str]], rows: int) -> list[Sample]:
     """At once: most of such a job is waiting."""
     session = frames[LEFT].sparkSession
-    takes_session = version() >= (4, 0)  # to hand its tags on
-    of_thread = inheritable_thread_target(session)(_sampled) if takes_session else inheritable_thread_target(_sampled)
     with ThreadPoolExecutor(len(SIDES)) as pool:
-        made = [pool.submit(of_thread, side, frames[side], columns[side], rows) for side in SIDES]
+        made = [pool.submit(_inheriting(session, _sampled), side, frames[side], columns[side], rows) for side in SIDES]
         return [each.result() for each in made]
+
+
+def _inheriting(session: Any, function: Callable[..., Sample]) -> Callable[..., Sample]:
+    """The function for a thread of its own, whose jobs have a copy of what this thread has set for its jobs, such as their group."""
+    wrapped = inheritable_thread_target(session)(function) if version() >= (4, 0) else inheritable_thread_target(function)
+    return cast("Callable[..., Sample]", wrapped)
 
 
 def _sampled(side: int, frame: Any, columns: Sequence[str], rows: int) -> Sample:
