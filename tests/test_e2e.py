@@ -934,7 +934,12 @@ def test_deleted_and_made_again_on_the_same_claim_it_goes_on(join: Join, tmp_pat
     check_results(join, tmp_path)
 
 
+SMALL_DRIVER: Object = {"podTemplate": {"spec": {"containers": [{"name": "driver", "resources": {"requests": {"cpu": "100m"}}}]}}}
+"""So that two of them find room on one small node."""
+
+
 def test_a_snapshot_is_cloned_and_the_join_goes_back_to_it(join: Join, tmp_path: Path) -> None:
+    join.body["spec"]["driver"] = SMALL_DRIVER
     join.begin(workers=2)
     join.plugin("snapshot", join.name, "before")
     kept = join.json("sjsnap", "before")["status"]["epoch"]
@@ -966,7 +971,7 @@ def test_a_driver_that_is_killed_is_started_again(join: Join, tmp_path: Path) ->
 
 
 def test_a_standby_takes_over_from_a_driver_that_is_killed(join: Join, tmp_path: Path) -> None:
-    join.body["spec"]["driver"] = {"standby": True}
+    join.body["spec"]["driver"] = {**SMALL_DRIVER, "standby": True}
     join.body["spec"]["checkpoint"]["accessModes"] = ["ReadWriteMany"]
     join.apply()
     join.until_running()
