@@ -332,9 +332,11 @@ def test_a_driver_on_spark_is_killed_and_its_standby_goes_on(tmp_path: Path) -> 
             assert not [event for event in second.events if event["event"] == "epoch"], "it takes no work while it waits"
             join.bring(4, 8)
             wait_for("an epoch more", lambda: join.epoch >= 2)
+            second.process.send_signal(signal.SIGSTOP)  # until all is there, or it may have joined the rest before
             first.process.send_signal(signal.SIGKILL)
-            second.wait(event="standby", state="taking over")
             join.bring(8, join.files)
+            second.process.send_signal(signal.SIGCONT)
+            second.wait(event="standby", state="taking over")
             assert second.end() == 0, second.said
             assert second.events[-1]["reason"] == "idle"
     assert join.results() == join.expected()
