@@ -85,11 +85,11 @@ docs-check: export STREAMJOIN_TESTS := docs
 docs-check: setup-test docs ## Build the documentation, and check that its pages do what they say
 	$(PYTEST)
 
-release-check: export STREAMJOIN_TESTS := release
 # STREAMJOIN_KUBERNETES=v1.31.14 is another version than the usual one (tools/kubernetes_programs.py).
 kubernetes-check: kubernetes ## Ask the API server of one version of Kubernetes whatever tests ask one
 	$(PYTEST) -m apiserver
 
+release-check: export STREAMJOIN_TESTS := release
 release-check: kubernetes ## Check what makes releases: packages, images, the chart, workflows
 	$(PYTEST)
 

@@ -234,6 +234,13 @@ class Join:
         self.scale(workers)
         self.until_running(workers=workers)
 
+    def replace_executor(self) -> None:
+        """Kills one of two. Returns when there is another one, and the join goes on."""
+        killed, _ = self.running("executor")
+        self.kube.kill(self.namespace, killed)
+        self.until("another executor", lambda: killed not in self.running("executor") and len(self.running("executor")) == 2)
+        self.until_running(workers=2)
+
     def until_epochs(self, count: int) -> None:
         """So many more epochs are committed."""
         before = self.until("an epoch", lambda: self.epoch() + 1)
@@ -987,10 +994,7 @@ def test_a_standby_takes_over_from_a_driver_that_is_killed(join: Join, tmp_path:
 
 def test_an_executor_that_is_killed_is_replaced(join: Join, tmp_path: Path) -> None:
     join.begin(workers=2)
-    killed, _ = join.running("executor")
-    join.kube.kill(join.namespace, killed)
-    join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
-    join.until_running(workers=2)
+    join.replace_executor()
     check_results(join, tmp_path)
 
 
@@ -1011,10 +1015,7 @@ def test_what_spark_reads_and_writes_is_joined_once_though_an_executor_is_killed
     match = join.body["spec"]["joins"][0]
     match.update(condition="orders.id = payments.id", window={"unbounded": True}, output={**match["output"], "sink": sink})
     join.begin(workers=2)
-    killed, _ = join.running("executor")
-    join.kube.kill(join.namespace, killed)
-    join.until("another executor", lambda: killed not in join.running("executor") and len(join.running("executor")) == 2)
-    join.until_running(workers=2)
+    join.replace_executor()
     join.until_epochs(20)
     join.suspend()
     join.patch(suspend=False)

@@ -2,8 +2,8 @@
 
 A driver is a Deployment of one, or of two of which one stands by, rather than a StatefulSet: when its node is lost, a new pod starts as
 soon as the old one is given up, without waiting for a node that may never answer; two drivers at once are harmless, because commits are
-fenced. It is replaced with
-``Recreate``, since two would claim the checkpoint from each other in turn; a standby claims it only once the other is gone.
+fenced. It is replaced with ``Recreate``, since two would claim the checkpoint from each other in turn; a standby claims it only once the
+other is gone.
 
 Always holds: pure. The driver's service account may touch pods and nothing else, and with the chart's admission policy no pods but its
 executors (``uses``); executors have no token at all.

@@ -24,6 +24,7 @@ from streamjoin.controlplane.next_checkpoint import REFUSED
 from streamjoin.controlplane.replan import PlanStatus
 from streamjoin.controlplane.standby import Phase
 from streamjoin.elastic.decision import Decision
+from streamjoin.elastic.rules.sentences import worker_count
 from streamjoin.epoch.ports import AllLost, EpochFailed, EpochResult
 from streamjoin.io.deadletter import kind_of
 from streamjoin.serve.observer import Observer, Steps
@@ -84,11 +85,7 @@ class Standing:
             return f"{who} has ended the join"
         if self.workers is None:
             return f"standby: {who} has not answered yet"
-        return f"standby: {who} has {_workers(self.workers)}; {_workers(self.ready)} ready here"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
+        return f"standby: {who} has {worker_count(self.workers)}; {worker_count(self.ready)} ready here"
 
 
 @dataclass(frozen=True)
